@@ -215,6 +215,7 @@ impl Command {
 }
 
 fn run(command: Command) -> CommandResult {
+    crate::control::check_runtime_dir().map_err(Failure::usage)?;
     let audience = Cancellation::watch(command.cancel_policy())
         .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
     match command {

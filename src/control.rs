@@ -176,13 +176,31 @@ struct ErrorResponse {
 
 /// Where sockets and logs of this user's mounts are: `/run/fanfs` for root, else
 /// `fanfs` in `$XDG_RUNTIME_DIR`, or a directory of the user's in `/tmp`.
-/// `$FANFS_RUNTIME_DIR` overrides it.
+/// `$FANFS_RUNTIME_DIR` overrides it; see [`check_runtime_dir`].
 pub fn runtime_dir() -> PathBuf {
     let [own, xdg] = ["FANFS_RUNTIME_DIR", "XDG_RUNTIME_DIR"].map(std::env::var_os);
     resolve_runtime_dir(geteuid(), own, xdg)
 }
 
-/// An empty variable is as good as none, as with those of the XDG convention.
+/// `$FANFS_RUNTIME_DIR` is relative. The processes of a mount have several working
+/// directories, so it would be several places.
+#[derive(Debug, thiserror::Error)]
+#[error("FANFS_RUNTIME_DIR is {}, which is relative; give it from /", .0.display())]
+pub struct RelativeRuntimeDir(PathBuf);
+
+/// # Errors
+/// What the user set is no place for [`runtime_dir`].
+pub fn check_runtime_dir() -> Result<(), RelativeRuntimeDir> {
+    match std::env::var_os("FANFS_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if dir.is_relative() && !dir.as_os_str().is_empty() => {
+            Err(RelativeRuntimeDir(dir))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An empty variable is as good as none; so is a relative one of the XDG convention, which
+/// asks for this.
 fn resolve_runtime_dir(uid: Uid, own: Option<OsString>, xdg: Option<OsString>) -> PathBuf {
     let is_set = |dir: &OsString| !dir.is_empty();
     if let Some(dir) = own.filter(is_set) {
@@ -191,8 +209,8 @@ fn resolve_runtime_dir(uid: Uid, own: Option<OsString>, xdg: Option<OsString>) -
     if uid.is_root() {
         return "/run/fanfs".into();
     }
-    match xdg.filter(is_set) {
-        Some(dir) => Path::new(&dir).join("fanfs"),
+    match xdg.map(PathBuf::from).filter(|dir| dir.is_absolute()) {
+        Some(dir) => dir.join("fanfs"),
         None => format!("/tmp/fanfs-{}", uid.as_raw()).into(),
     }
 }
@@ -545,6 +563,7 @@ mod tests {
             assert_eq!(place(0, none, Some("/run/user/0")), "/run/fanfs");
             assert_eq!(place(7, none, Some("/run/user/7")), "/run/user/7/fanfs");
             assert_eq!(place(7, none, none), "/tmp/fanfs-7");
+            assert_eq!(place(7, none, Some("run")), "/tmp/fanfs-7");
             assert_eq!(place(0, Some("/here"), none), "/here");
         }
     }

@@ -55,7 +55,7 @@ _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
-':mount_point -- An empty directory to mount it on:_files -/' \
+':mount_point -- The directory to mount it on; what is in it is hidden meanwhile:_files -/' \
 && ret=0
 ;;
 (umount)

@@ -54,8 +54,14 @@ fn facts_of_mounted(file: &Path) -> Result<ExplainFacts, Failure> {
         .map_err(|error| wrong(error.to_string()))?;
     let path = parent.join(name);
     let table = MountTable::read().map_err(Failure::failed)?;
-    let mount = table.containing(&parent).filter(|mount| mount.fs_type == "fuse.fanfs");
-    let Some(mount) = mount else {
+    let volume_with = |path| table.containing(path).filter(|mount| mount.fs_type == "fuse.fanfs");
+    if volume_with(&path).is_some_and(|mount| mount.mount_point == path) {
+        return Err(Failure::usage(format!(
+            "{}: a volume's root; give a file on it",
+            file.display()
+        )));
+    }
+    let Some(mount) = volume_with(&parent) else {
         let hint = "not on a volume of fanfs; give a file on one, or --volume";
         return Err(Failure::usage(format!("{}: {hint}", file.display())));
     };

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     pub(super) volume: PathBuf,
-    /// An empty directory to mount it on
+    /// The directory to mount it on; what is in it is hidden meanwhile
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     pub(super) mount_point: PathBuf,
     /// Mount options, comma-separated, as in /etc/fstab: allow_other, noexec, suid, dev,

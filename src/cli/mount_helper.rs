@@ -19,6 +19,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::mount_options::{ParsedMountOptions, SUPPORTED_OPTIONS};
 use super::{Cli, CommandResult, Failure, absolute, mount, print_result, volume_name};
 use crate::config;
+use crate::control;
 
 /// The action that mount(8) or mount.fuse3 requests.
 pub(super) enum HelperAction {
@@ -53,6 +54,7 @@ impl HelperCall {
                 Ok(ExitCode::SUCCESS)
             }
             HelperAction::Mount { mut args, name_space } => {
+                control::check_runtime_dir().map_err(Failure::usage)?;
                 if let Some(name_space) = name_space {
                     // There, the current directory is another one.
                     args.volume = absolute(&args.volume);

@@ -95,12 +95,20 @@ pub(super) const SUPPORTED_OPTIONS: &[(&str, &str)] = &[
     ("remount", "Refused: unmount and mount again, or `fanfs reload`."),
 ];
 
-/// The names in [`SUPPORTED_OPTIONS`] that can be meant by a misspelt one.
+/// The names in [`SUPPORTED_OPTIONS`], as there.
+fn supported_names() -> impl Iterator<Item = &'static str> {
+    SUPPORTED_OPTIONS.iter().flat_map(|(names, _)| names.split(", "))
+}
+
+/// Whether it does something, and takes no value: `ro=0` would be taken for `ro`.
+fn is_flag(option: &str) -> bool {
+    supported_names().any(|name| name == option)
+}
+
+/// The names that can be meant by a misspelt one.
 fn suggested_names() -> impl Iterator<Item = &'static str> {
-    let lists =
-        SUPPORTED_OPTIONS.iter().map(|(names, _)| *names).filter(|names| *names != "remount");
     let name = |name: &'static str| name.split('=').next().unwrap_or(name);
-    lists.flat_map(|names| names.split(", ")).map(name).chain(["fsname", "subtype"])
+    supported_names().filter(|name| *name != "remount").map(name).chain(["fsname", "subtype"])
 }
 
 impl ParsedMountOptions {
@@ -113,6 +121,11 @@ impl ParsedMountOptions {
         let mut refused = HonoredFlags::default();
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            if option.contains('=') && is_flag(key) {
+                return Err(Failure::Usage(format!(
+                    "mount option `{key}` takes no value; write `{key}` alone, or leave it out"
+                )));
+            }
             match key {
                 // Only the volume's `access` allows writes.
                 "ro" | "rw" => {
@@ -202,6 +215,16 @@ mod tests {
         let text = parse("allow_othr").err().map(|failure| failure.text()).unwrap();
         assert_eq!(text, "mount option `allow_othr` is not known; did you mean `allow_other`?");
         assert!(ParsedMountOptions::parse(&["allow_othr".into()], true).is_ok());
+    }
+
+    #[test]
+    fn a_flag_with_a_value_is_refused() {
+        for list in ["ro=0", "rw,keeper=0", "allow_other=no", "_netdev=", "nosuid=1"] {
+            assert!(parse(list).is_err_and(|failure| failure.exit_status() == 2), "{list}");
+        }
+        let text = parse("ro=0").err().map(|failure| failure.text()).unwrap();
+        assert_eq!(text, "mount option `ro` takes no value; write `ro` alone, or leave it out");
+        assert!(parse("log=/l,fsname=f,x-systemd.idle-timeout=60,comment=a=b").is_ok());
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
         )));
     }
     let over = upgrade::request_handover(&path, &ControlRequest::Reload { volume })?;
-    let then = upgrade::successor_status(&path, &over);
-    let changed = then.map(|then| describe_replica_changes(&now, &then)).unwrap_or_default();
+    let then = upgrade::successor_status(&path, &over)?;
+    let changed = describe_replica_changes(&now, &then);
     upgrade::print_report(&over, &format!("configuration {}\n{changed}", source.display()))
 }
 

@@ -30,8 +30,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let over = request_handover(&path, &ControlRequest::Upgrade { program: program.clone() })?;
     // The argument may be a symbolic link; the kernel has the real path.
     let running = std::fs::read_link(format!("/proc/{}/exe", over.pid)).unwrap_or(program);
-    let version =
-        successor_status(&path, &over).map_or("unknown".to_owned(), |status| status.version);
+    let version = successor_status(&path, &over)?.version;
     let program = running.display();
     let Status { pid: from, version: old, .. } = before;
     let to = over.pid;
@@ -73,13 +72,27 @@ pub(super) fn request_handover(
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state of the daemon that has taken over, once it answers.
-pub(super) fn successor_status(mount_point: &Path, over: &HandoverReport) -> Option<Status> {
-    let until = Instant::now() + LISTEN_TIMEOUT;
+pub(super) fn successor_status(
+    mount_point: &Path,
+    over: &HandoverReport,
+) -> Result<Status, Failure> {
+    status_of_process(mount_point, over.pid, Instant::now() + LISTEN_TIMEOUT)
+}
+
+fn status_of_process(mount_point: &Path, pid: u32, until: Instant) -> Result<Status, Failure> {
     loop {
         let status = control::query_status(&control::socket_path(mount_point)).ok();
-        match status.filter(|status| status.pid == over.pid) {
+        match status.filter(|status| status.pid == pid) {
+            Some(status) => return Ok(status),
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
-            found => return found,
+            None => {
+                let shown = mount_point.display();
+                let point = shell_word(&mount_point.to_string_lossy());
+                return Err(Failure::failed(format!(
+                    "{shown}: process {pid} took it over, but does not answer; see fanfs status \
+                     {point} and the daemon's log"
+                )));
+            }
         }
     }
 }
@@ -90,4 +103,19 @@ pub(super) fn print_report(over: &HandoverReport, changed: &str) -> CommandResul
     print_result(&format!(
         "served by process {pid}; {handles} open, requests waited for {stalled_ms} ms\n{changed}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_took_over_and_does_not_answer_is_a_failure() {
+        let failure = status_of_process(Path::new("/no mount"), 7, Instant::now()).unwrap_err();
+        assert_eq!(
+            failure.text(),
+            "/no mount: process 7 took it over, but does not answer; see fanfs status '/no mount' \
+             and the daemon's log"
+        );
+    }
 }

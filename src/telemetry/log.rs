@@ -14,7 +14,7 @@ mod line_writer;
 mod throttle;
 
 use tracing_journald::{Priority, PriorityMappings};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, ParseError};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -41,6 +41,9 @@ pub fn init(file: Option<LogFile>, log: &LogConfig, as_daemon: RunAsDaemon) {
     if let Some(error) = output.journal_error {
         tracing::warn!(%error, "systemd's journal cannot be reached; this is logged as text");
     }
+    if let Err(error) = filter_of_environment() {
+        tracing::warn!(%error, "FANFS_LOG is no filter; the volume's `[log] level` counts");
+    }
 }
 
 /// Logs what was left out or lost and not reported yet; at the end of a process.
@@ -49,9 +52,17 @@ pub fn report_pending() {
     line_writer::report_unreported();
 }
 
+/// What `FANFS_LOG` says, if it is set.
+fn filter_of_environment() -> Result<Option<EnvFilter>, ParseError> {
+    match std::env::var("FANFS_LOG") {
+        Ok(filter) if !filter.is_empty() => EnvFilter::try_new(filter).map(Some),
+        _ => Ok(None),
+    }
+}
+
 fn filter(log: &LogConfig) -> EnvFilter {
-    let filter = EnvFilter::try_from_env("FANFS_LOG");
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new(&log.level));
+    let filter = filter_of_environment().ok().flatten();
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(&log.level));
     // The FUSE library warns of each call that fanfs does not offer.
     let filter = match (filter.max_level_hint(), FUSER_DIRECTIVE.parse()) {
         (Some(most), Ok(quiet)) if most <= LevelFilter::INFO => filter.add_directive(quiet),

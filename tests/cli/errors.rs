@@ -1,6 +1,7 @@
 //! Whatever is wrong is said in one line, with the right exit status.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 
 use crate::room::Room;
 
@@ -36,6 +37,11 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
         "mount v.toml mnt -o remount,ro",
         2,
         "fanfs: mount option `remount` is not supported; unmount and mount again",
+    ),
+    (
+        "mount v.toml mnt -o rw,keeper=0",
+        2,
+        "fanfs: mount option `keeper` takes no value; write `keeper` alone, or leave it out",
     ),
     ("mount v.toml mnt -o log", 2, "fanfs: mount option `log` wants a file: log=FILE"),
     (
@@ -197,6 +203,26 @@ fn wrong_volumes() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     room.expect_gone();
+}
+
+#[test]
+fn a_relative_run_time_directory() {
+    let room = Room::new();
+    room.volume("v.toml", "", "");
+    let command_lines: [(&str, &[&str]); 3] = [
+        ("fanfs", &["mount", "v.toml", "mnt"]),
+        ("fanfs", &["status"]),
+        ("mount.fanfs", &["v.toml", "mnt"]),
+    ];
+    for (name, args) in command_lines {
+        let mut fanfs = room.fanfs(args);
+        let output = fanfs.arg0(name).env("FANFS_RUNTIME_DIR", "run").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said, "fanfs: FANFS_RUNTIME_DIR is run, which is relative; give it from /\n");
+        // As mount.fanfs says it to mount(8).
+        assert_eq!(output.status.code(), Some(if name == "fanfs" { 2 } else { 1 }));
+    }
+    assert!(room.mounted().is_none());
 }
 
 #[test]

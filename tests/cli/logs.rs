@@ -133,6 +133,18 @@ fn who_asks_for_names_gets_them() {
     assert!(logged(&room, Some("debug")).contains(NAME));
 }
 
+#[test]
+fn a_filter_that_cannot_be_read_is_reported() {
+    let room = Room::new();
+    room.volume("v.toml", "", "");
+    let mut mount = room.fanfs(&["mount", "v.toml", "mnt"]);
+    assert!(mount.env("FANFS_LOG", "fanfs=bogus").status().unwrap().success());
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+    let text = room.log();
+    assert!(text.contains("FANFS_LOG is no filter"), "{text}");
+}
+
 /// Mounts a volume with this `[log]`, and without a word of the environment.
 fn mount_with(room: &Room, more: &str) {
     room.volume("v.toml", "", more);

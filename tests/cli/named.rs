@@ -144,6 +144,11 @@ fn a_path_below_the_mount_point_is_a_path_of_the_volume() {
     let verified = said(&room.expect(&["verify", "pets", &big, "--full"]));
     assert!(verified.contains("16.0 MiB") || verified.contains("32.0 MiB"), "{verified}");
     room.expect(&["explain", &big, "--volume", "pets"]);
+    let root = room.path("mnt");
+    let root = room.fanfs(&["explain"]).arg(root).output().unwrap();
+    let text = String::from_utf8_lossy(&root.stderr);
+    assert!(text.contains("a volume's root; give a file on it"), "{text}");
+    assert_eq!(root.status.code(), Some(2));
     let short = "bench pets --json --seconds 1 --rounds 1 --readers 1 --block 64KiB \
                  --random-block 4KiB --file VOLUME";
     let report: Value = serde_json::from_slice(&room.expect(&line(short, &big)).stdout).unwrap();

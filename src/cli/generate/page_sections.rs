@@ -11,8 +11,8 @@ pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "FANFS_RUNTIME_DIR",
-        "Where control sockets, the daemons' logs, and what a kept daemon writes down are; by \
-         default `/run/fanfs` for root, `$XDG_RUNTIME_DIR/fanfs` for others.",
+        "Where control sockets, the daemons' logs, and what a kept daemon writes down are, \
+         an absolute path; by default `/run/fanfs` for root, `$XDG_RUNTIME_DIR/fanfs` for others.",
     ),
     (
         "FANFS_MOUNT",
