@@ -36,19 +36,22 @@ fn pages() -> Vec<PathBuf> {
     found
 }
 
-/// Documents outside of the book whose links are checked as well.
+/// Documents outside the book whose links are checked as well.
 fn others() -> Vec<PathBuf> {
-    [
+    let mut others: Vec<_> = [
         "README.md",
         "CONTRIBUTING.md",
         "SECURITY.md",
         "packaging/README.md",
         "benches/README.md",
-        "benches/results/decisions.md",
         "fuzz/README.md",
     ]
     .map(|name| root().join(name))
-    .into()
+    .into();
+    let records = fs::read_dir(root().join("benches/results")).unwrap();
+    let records = records.map(|entry| entry.unwrap().path());
+    others.extend(records.filter(|path| path.extension().is_some_and(|kind| kind == "md")));
+    others
 }
 
 /// `path` without `.` and `..`, which need not exist to be taken away.
