@@ -1,19 +1,16 @@
-//! What fanfs asks of a replica, and the threads that do the asking.
+//! One replica's tree behind a trait, and the threads that call it.
 //!
-//! A [`Backend`] is one replica's tree: blocking calls on paths relative to
-//! its root. [`DirBackend`] is the real one, a mounted directory. Everything
-//! else a replica may do (limits, faults, slowness) is a decorator around
-//! another backend: [`RateLimited`], [`FaultInjector`]. Tests, benches and `fanfs demo` stack the
-//! same decorators as the daemon does.
+//! A [`Backend`] is one replica's tree: blocking calls on paths relative to its root.
+//! [`DirBackend`] is the real one, a mounted directory. Limits, faults and delays are decorators
+//! around another backend: [`RateLimited`], [`FaultInjector`]. Tests, benches and `fanfs demo`
+//! stack the same decorators as the daemon does.
 //!
-//! A [`Replica`] is a backend together with its own bounded [`Pool`] of
-//! threads.
+//! A [`Replica`] is a backend together with its own bounded [`Pool`] of threads.
 //!
-//! *Invariant:* a backend's methods are called on its replica's pool, or by a
-//! counted [`InlinePermit`], and nowhere else; its files are closed on the pool. So a
-//! replica that hangs takes its own threads with it and a guest or two, and
-//! nothing more. Backends know nothing of scheduling: they neither retry nor
-//! choose.
+//! *Invariant:* a backend's methods are called on its replica's pool or under a counted
+//! [`InlinePermit`], and nowhere else. Its files are closed on the pool. So a hung replica holds
+//! its own threads and a few inline callers, and nothing else. Backends know nothing of scheduling:
+//! they neither retry nor choose.
 
 mod bulkhead;
 mod credentials;
@@ -76,56 +73,56 @@ pub use queue_progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use requesting_thread::RequestingThread;
 
-/// What a backend call returns.
+/// The result of a backend call.
 pub type Result<T> = std::result::Result<T, BackendError>;
 
-/// A visitor of a directory's entries: it gets each one's name, inode number and kind.
+/// Visits a directory's entries: it gets each entry's name, inode number and kind.
 pub type EntryVisitor<'a> = dyn FnMut(&OsStr, u64, FileKind) + 'a;
 
 /// One replica's tree.
 ///
-/// Paths are relative to the replica's root; the empty path is the root. No
-/// method follows a symbolic link or leaves the root. All methods block. An operation
-/// on a known object takes a [`ObjectRef`], and one on a name in a known directory takes a
-/// [`EntryRef`]. A method with a path may find any object; its caller compares the attributes
-/// in the answer with those of the object it expects.
+/// Paths are relative to the replica's root; the empty path is the root. No method follows a
+/// symbolic link or leaves the root. All methods block. An operation on a known object takes an
+/// [`ObjectRef`]. One on a name in a known directory takes an [`EntryRef`]. A method with a path
+/// may find any object; its caller compares the attributes in the answer with those of the object
+/// it expects.
 ///
 /// *Invariant:* no method has a default. A decorator that did not forward a new method would
 /// answer in place of its replica; without a default it does not compile.
 ///
 /// # Errors
-/// Every method returns [`BackendError::Os`] with the errno that the replica
-/// gave.
+/// [`BackendError::Os`] with the replica's errno. A call by path fails with
+/// [`BackendError::Absent`] while the replica is out of service, and with
+/// [`BackendError::WrongObject`] where another object has the path.
 pub trait Backend: Send + Sync {
     /// Attributes of the object itself, symbolic links included.
     fn stat(&self, path: &Path) -> Result<Attr>;
 
-    /// Attributes of what has this name, symbolic links included.
+    /// Attributes of the object with this name, symbolic links included.
     fn stat_entry(&self, name: &EntryRef) -> Result<Attr>;
 
-    /// Attributes of several entries of one directory. An entry that has gone, or cannot
-    /// be looked at, fails alone.
+    /// Attributes of several entries of one directory. If an entry is gone or its attributes cannot
+    /// be read, only that entry fails.
     fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
 
-    /// Gives `each` the name, inode number and kind of all entries of a directory but `.`
+    /// Calls `each` with the name, inode number and kind of every entry of a directory except `.`
     /// and `..`, in the replica's order.
     fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()>;
 
-    /// Opens a directory as for a listing, and closes it: says whether it may be
-    /// listed.
+    /// Opens a directory for a listing and closes it: checks that the caller may list it.
     fn check_open_dir(&self, dir: &ObjectRef) -> Result<()>;
 
-    /// Asks the server for the directory's attributes (`AT_STATX_FORCE_SYNC`). An NFS mount
-    /// then checks the names that it knows there. Otherwise it may believe for 30 s and more
-    /// that a name is missing or stands for an older file. Over NFSv3 and 4.2 (Linux 6.1 and
-    /// 6.12) this was as good as an open of the directory, and needs no right to list it.
+    /// Asks the server for the directory's attributes (`AT_STATX_FORCE_SYNC`). An NFS mount then
+    /// validates its cached names in that directory. Otherwise it may believe for 30 s and longer
+    /// that a name is missing or refers to an older file. Over NFSv3 and 4.2 (Linux 6.1 and 6.12)
+    /// this had the same effect as opening the directory, and it needs no right to list it.
     fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()>;
 
     /// A symbolic link's target, verbatim.
     fn read_link(&self, link: &ObjectRef) -> Result<OsString>;
 
-    /// Opens a regular file for reading. Its attributes come with it, so that
-    /// nobody has to ask for them a second time.
+    /// Opens a regular file for reading. Returns its attributes too, which saves the caller a
+    /// second call.
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)>;
 
     /// Size and use of the file system that the root is on.
@@ -137,33 +134,32 @@ pub trait Backend: Send + Sync {
     /// Names of all extended attributes, each ended by a NUL byte.
     fn list_xattr(&self, object: &ObjectRef) -> Result<Vec<u8>>;
 
-    /// Whether the replica is still the mount that came into service. If that mount has
-    /// gone, or the replica is out of service, this examines the replica's path and
-    /// brings the replica into service if it passes the checks
-    /// ([`crate::survey::RosterEntry`]). If it fails them, the replica is out of
-    /// service, and this returns false.
+    /// Whether the replica is still the mount that came into service. If that mount is gone, or the
+    /// replica is out of service, this examines the replica's path. It brings the replica into
+    /// service if the path passes the checks ([`crate::survey::RosterEntry`]). Otherwise the
+    /// replica is out of service, and this returns false.
     fn check_mount(&self) -> Result<bool>;
 
     /// Whether the replica is in service. While it is not, every call by path fails.
     fn is_in_service(&self) -> bool;
 
-    /// Takes the replica out of service if its root lies in `mount`, which has gone.
+    /// Takes the replica out of service if its root lies in `mount`, which is gone.
     /// Every call by path fails until [`Backend::check_mount`] brings the replica back. Open
     /// files stay open. Never blocks.
     fn handle_unmount(&self, mount: u64);
 
-    /// The id of the mount that its root lies in, in this process's mount table;
-    /// `None` where there is none to watch.
+    /// The id of the mount that contains its root, in this process's mount table; `None` if there
+    /// is no mount to watch.
     fn mount_id(&self) -> Option<u64>;
 
-    /// Closes files that have been given up and are not closed yet. One that is still
-    /// open when it is removed leaves a `.nfs...` file behind.
+    /// Closes files that were dropped and are not closed yet. Over NFS, a file that is still open
+    /// when it is removed leaves a `.nfs...` file behind.
     fn flush_closes(&self);
 
     /// Opens a regular file that may be written.
     fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile>;
 
-    /// Makes a regular file, or opens the one that has the name.
+    /// Creates a regular file, or opens the existing file of that name.
     fn create(
         &self,
         name: &EntryRef,
@@ -171,12 +167,12 @@ pub trait Backend: Send + Sync {
         create: CreateOptions,
     ) -> Result<WritableFile>;
 
-    /// Changes the tree. Returns the attributes of what was made or changed, where
-    /// there is something that a caller would look at next.
+    /// Changes the tree. Returns the new attributes of the object, for the changes after which a
+    /// caller needs them.
     fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>>;
 
-    /// A file of this replica that another process had open, by its descriptors.
-    /// Asks the replica nothing. `None` where it needs more than those.
+    /// Makes a file of this replica from descriptors that another process had open. Never calls the
+    /// replica. `None` if the file needs more than descriptors.
     fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>>;
 }
 
@@ -194,13 +190,13 @@ impl dyn Backend + '_ {
     }
 }
 
-/// What [`Backend::open_to_write`] opened.
+/// The result of [`Backend::open_to_write`].
 pub struct WritableFile {
     /// The open file.
     pub file: Arc<dyn BackendFile>,
     /// Its attributes.
     pub attr: Attr,
-    /// Whether it can be read as well.
+    /// Whether it is open for reading as well.
     pub readable: bool,
 }
 
@@ -216,36 +212,35 @@ pub trait BackendFile: Send + Sync {
     /// end of the file. Like pread(2), it may return fewer than asked for.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Puts up to `len` bytes from `offset` into `pipe` as they lie in the page
-    /// cache; returns the number of bytes, 0 at the end of the file. `None` where
-    /// that cannot be done with this file. It does not wait for room in the pipe.
+    /// Moves up to `len` bytes from `offset` into `pipe` as references to page cache pages. Returns
+    /// the number of bytes, 0 at the end of the file. `None` if this file does not support it. Does
+    /// not wait for room in the pipe.
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>>;
 
-    /// The file as the kernel can read it by itself; `None` where reading it
-    /// takes more than a descriptor.
+    /// A descriptor from which the kernel can read the file directly; `None` if reading it takes
+    /// more than a descriptor.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// What another process needs to have this file open ([`Backend::adopt`]);
-    /// nothing where that takes more than descriptors.
+    /// The descriptors with which another process can adopt this file ([`Backend::adopt`]); empty
+    /// if that takes more than descriptors.
     fn fds(&self) -> BorrowedFds<'_>;
 
-    /// Whether the file is not open yet: its first use opens it.
+    /// Whether the file is not open yet because its first use opens it.
     fn is_deferred(&self) -> bool;
 
     /// The next offset at or after `offset` with data, or with a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;
 
-    /// Changes the file; returns how many bytes were written, fewer than asked
-    /// for like pwrite(2), where it is a change that writes.
+    /// Changes the file. A write returns the number of bytes written, which may be fewer than asked
+    /// for, as with pwrite(2).
     fn mutate(&self, change: &FileMutation<'_>) -> Result<u64>;
 
-    /// Sets or tests a lock. All locks set through one open file are one owner's,
-    /// and are given up when it is closed. Returns the lock that was set, or the
-    /// one in the way.
+    /// Sets or tests a lock. All locks set through one open file have one owner, and closing the
+    /// file releases them. Returns the lock that was set, or the conflicting lock.
     fn lock(&self, request: &LockRequest) -> Result<Lock>;
 }
 
-/// What [`BackendFile::seek`] looks for.
+/// The target of [`BackendFile::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
     /// `SEEK_DATA`
@@ -254,7 +249,7 @@ pub enum SeekTo {
     Hole,
 }
 
-/// What kind of object an entry is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
     /// Regular file.
@@ -305,19 +300,18 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last status change.
     pub ctime: Timestamp,
-    /// Tells it from the objects that had its inode number before.
+    /// Distinguishes it from earlier objects with the same inode number.
     pub generation: Generation,
 }
 
 impl Attr {
-    /// With its file handle.
     #[must_use]
     fn with_handle(mut self, handle: Option<HandleDigest>) -> Self {
         self.generation.handle = handle;
         self
     }
 
-    /// The version of the file's content that these attributes stand for.
+    /// The version of the file's content that these attributes describe.
     pub fn version(&self) -> FileVersion {
         FileVersion { ino: self.id.ino, size: self.size, mtime: self.mtime, ctime: self.ctime }
     }
@@ -330,11 +324,11 @@ pub struct DirEntry {
     pub name: OsString,
     /// Inode number as the listing shows it.
     pub ino: u64,
-    /// What it is.
+    /// Kind of object.
     pub kind: FileKind,
 }
 
-/// Size and use of a file system; as statvfs(3).
+/// Size and usage of a file system, as in statvfs(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
     /// Blocks of `frsize` bytes.
@@ -355,13 +349,13 @@ pub struct StatFs {
     pub namelen: u32,
 }
 
-/// A backend with the threads that may call it, and what they counted.
+/// A backend with its own threads and counters.
 pub struct Replica {
     /// Its place in the volume.
     pub id: ReplicaId,
     /// Its name in the configuration.
     pub name: String,
-    /// What it did so far.
+    /// Counters of its calls, reads and errors.
     pub counters: Arc<ReplicaCounters>,
     backend: Arc<dyn Backend>,
     closer: Arc<FileCloser>,
@@ -392,18 +386,18 @@ impl Replica {
         }
     }
 
-    /// The replica that carries out the changes: its threads have names that say so.
+    /// Marks this as the write replica: the names of its threads say so.
     #[must_use]
     pub fn as_write_replica(self) -> Self {
         self.pool.set_write_replica();
         self
     }
 
-    /// Runs `job` on one of the replica's own threads, soon.
+    /// Queues `job` for one of the replica's own threads.
     ///
     /// # Errors
-    /// [`BackendError::QueueFull`] where the lane's queue is full or the pool has
-    /// been stopped; `job` was then dropped unrun.
+    /// [`BackendError::QueueFull`] if the lane's queue is full or the pool has been stopped; `job`
+    /// was then dropped without running.
     pub fn submit(
         &self,
         lane: Lane,
@@ -412,9 +406,9 @@ impl Replica {
         self.submit_with(lane, JobOptions::default(), job).map(drop)
     }
 
-    /// The same, for a job about one object. While calls about that object hang, the
-    /// job waits without a thread until its caller gives up. Returns what
-    /// [`Replica::last_progress`] knows the job by.
+    /// Like [`Replica::submit`], for a job about one object. While calls about that object hang,
+    /// the job waits without a thread until its caller gives up. Returns the ticket for
+    /// [`Replica::last_progress`].
     ///
     /// # Errors
     /// As [`Replica::submit`]'s.
@@ -428,37 +422,36 @@ impl Replica {
         self.pool.submit_with(lane, errand, Box::new(move || job(&*backend)))
     }
 
-    /// When the replica last answered a part of a job ([`report_progress`]) or a job that was
-    /// queued before it; `None` where that has not happened since the job was queued.
+    /// When the replica last completed a part of a job ([`report_progress`]), or a job that was
+    /// queued before this one. `None` if neither has happened since this job was queued.
     pub fn last_progress(&self, ticket: Ticket) -> Option<Instant> {
         self.pool.last_progress(ticket)
     }
 
-    /// Permission for the calling thread to make one call on the replica itself; `None`
-    /// where too many guests are inside, or calls about the object hang.
+    /// Permission for the calling thread to make one call on the replica itself. `None` if too many
+    /// inline calls are in progress or calls about the object hang.
     pub fn try_inline_permit(&self, about: &PathKey) -> Option<InlinePermit<'_>> {
         if self.has_room_for(Lane::Read, about) { self.inline_permits.try_acquire() } else { None }
     }
 
-    /// Starts a replacement for a hung thread if jobs wait. Call it regularly while
-    /// calls are in flight.
+    /// Replaces a hung thread if jobs wait. Call it regularly while calls are in flight.
     pub fn on_tick(&self) {
         self.pool.replace_stuck_threads();
         self.closer.start_job_if_needed();
         file_closer::retry_dedicated_closes();
     }
 
-    /// Whether calls about the object do not hang so that another one would have to wait.
+    /// Whether another call about the object could start now. Hung calls may leave no room for it.
     pub fn has_room_for(&self, lane: Lane, about: &PathKey) -> bool {
         self.pool.has_room_for(lane, about)
     }
 
-    /// The objects on which calls hang, the longest first.
+    /// The objects on which calls hang, the longest-hung first.
     pub fn hung_paths(&self) -> Vec<HungPath> {
         self.pool.hung_paths()
     }
 
-    /// Runs `job` on the calling thread, which has been invited.
+    /// Runs `job` on the calling thread, which holds a permit.
     pub fn run_inline(
         &self,
         _leave: &InlinePermit<'_>,
@@ -468,14 +461,14 @@ impl Replica {
         self.pool.run_inline(about, || job(&*self.backend));
     }
 
-    /// A file that another process had open ([`Backend::adopt`]); asks nothing of
-    /// the replica.
+    /// Makes a file from another process's descriptors ([`Backend::adopt`]). Never calls the
+    /// replica.
     pub fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         self.backend.adopt(parts)
     }
 
-    /// The backend itself, for a file that is opened when it is first used: who uses
-    /// it is on the replica's pool.
+    /// The backend itself, for a file that opens on first use. Its caller uses it only on the
+    /// replica's pool.
     pub fn backend(&self) -> Arc<dyn Backend> {
         Arc::clone(&self.backend)
     }
@@ -505,8 +498,8 @@ impl Replica {
         self.backend.handle_unmount(mount);
     }
 
-    /// Takes no more jobs and lets idle threads end. Threads inside a call end
-    /// when it returns; nobody waits for them.
+    /// Takes no more jobs and lets idle threads end. A thread inside a call ends when the call
+    /// returns; nothing waits for it.
     pub fn stop(&self) {
         self.pool.stop();
     }

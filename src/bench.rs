@@ -1,17 +1,18 @@
-//! What a volume's replicas give, past fanfs and through it.
+//! Measures how fast a volume's replicas are, read directly and read through fanfs.
 //!
-//! In go a volume's configuration and a file in it; out comes a [`Report`]. Every
-//! figure is a *pass*: so many readers for so many seconds over one [`Candidate`] (a
-//! replica alone, several replicas side by side, fanfs over several), under one
-//! [`Load`]. [`plan`] says which passes there are, in which order, and what part of the
-//! file each reads; [`pass`] carries one out; [`runner`] does them all, over
-//! mounts of its own ([`scratch_mount`]); [`results`] makes rows of them; [`table`] and, with the
-//! cargo feature `plots`, `plot` and `html_report` show these; [`fio`] writes each pass as a job for fio(1).
+//! The input is a volume's configuration and a file in the volume. The output is a [`Report`].
+//! Every figure comes from a *pass*: a number of readers, for a number of seconds, over one
+//! [`Candidate`] (one replica alone, several replicas side by side, or fanfs over several), under
+//! one [`Load`]. [`plan`] decides which passes there are, their order, and the part of the file
+//! that each reads. [`pass`] carries out one pass. [`runner`] carries out all of them, over its own
+//! mounts ([`scratch_mount`]). [`results`] turns them into rows. [`table`] prints the rows; with
+//! the cargo feature `plots`, `plot` and `html_report` draw them. [`fio`] writes each pass as a job
+//! for fio(1).
 //!
-//! *Invariants:* what is compared with each other is measured with the same number of
-//! readers, blocks and bytes allowed, in the same round. No pass reads a byte twice. A
-//! replica that hangs costs its own rows and a bounded time. No mount and no file is
-//! left when a [`runner::run`] returns, whatever it returns.
+//! *Invariants:* figures that are compared come from the same round, with the same number of
+//! readers, the same block size and the same limit on bytes. No pass reads a byte twice. A hung
+//! replica costs only its own rows and a bounded time. No mount and no file is left when
+//! [`runner::run`] returns, whatever its result.
 
 pub mod fio;
 #[cfg(feature = "plots")]
@@ -50,33 +51,34 @@ pub struct BenchOptions {
     pub rounds: usize,
     /// The longest that one pass reads.
     pub pass_duration: Duration,
-    /// How long a replica may take to answer one call before it is given up.
+    /// How long a replica may take to answer one call before bench gives up on it.
     pub deadline: Duration,
-    /// Which random blocks are read.
+    /// The seed of the random block orders.
     pub seed: u64,
-    /// The file, relative to the volume's root; without it the one with the most data that is found.
+    /// The file, relative to the volume's root. Without it, bench takes the file with the most data
+    /// that it finds.
     pub file: Option<PathBuf>,
-    /// The size of a file to make, bytes, instead.
+    /// Instead of `file`: the size in bytes of a file that bench creates.
     pub scratch_file_size: Option<u64>,
-    /// Where to write jobs for fio to.
+    /// The directory for the fio jobs.
     pub fio_dir: Option<PathBuf>,
-    /// Whether to have fio run them.
+    /// Whether fio runs the passes too.
     pub run_fio: bool,
 }
 
-/// What O_DIRECT reads are multiples of, bytes: no file system here wants more.
+/// The alignment of O_DIRECT reads, bytes. No supported filesystem needs more.
 pub const ALIGNMENT: u64 = 4096;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// What was asked for cannot be done with this volume or file.
+    /// The request does not fit this volume or file.
     #[error("{0}")]
     Usage(String),
     /// Nothing could be measured.
     #[error("{0}")]
     Failed(String),
-    /// The user has interrupted it.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
 }

@@ -1,16 +1,15 @@
-//! What this process may do that others may not: Linux's capabilities.
+//! The Linux capabilities of this process.
 //!
-//! A daemon that root starts may do everything, and needs little of it. Before it
-//! starts its first thread it gives up for good what its volume does not need
-//! ([`keep_only`]). What it needs for single calls it keeps without making use of
-//! it: a thread takes it up for that one call ([`raise`]), so that a mistake
-//! anywhere else meets the same refusal as an ordinary user's.
+//! A daemon that root starts has all capabilities and needs few of them. Before it starts its first
+//! thread, it permanently gives up those that its volume does not need ([`keep_only`]). Those that
+//! it needs for single calls stay permitted but not effective. A thread raises them for one call
+//! ([`raise`]). So a mistake elsewhere is refused as it would be for an ordinary user.
 //!
 //! *Invariants:*
-//! - Capabilities are each thread's own, and a new thread has those of who started
-//!   it. So they are given up while there is one thread, and nobody starts one
-//!   with something raised.
-//! - What was raised is lowered again by the same thread.
+//! - Each thread has its own capabilities, and a new thread inherits those of its creator. So the
+//!   process gives capabilities up while it has one thread, and no thread starts another while it
+//!   has raised one.
+//! - The thread that raises a capability lowers it again.
 
 use std::io;
 use std::marker::PhantomData;
@@ -26,46 +25,45 @@ use rustix::thread::{
 /// A set of capabilities.
 pub(crate) type Capabilities = CapabilitySet;
 
-/// For mount(2) and umount2(2), to lend the kernel a file, and for extended
-/// attributes of the `trusted` and `security` name spaces.
+/// For mount(2) and umount2(2), for passthrough, where the kernel gets a backing file, and for
+/// extended attributes of the `trusted` and `security` namespaces.
 pub(crate) const ADMIN: Capabilities = CapabilitySet::SYS_ADMIN;
 
-/// For pipes that are larger, or more, than an ordinary user's may be.
+/// For pipes beyond an ordinary user's limits on size or number.
 pub(crate) const PIPES: Capabilities = CapabilitySet::SYS_RESOURCE.union(CapabilitySet::SYS_ADMIN);
 
-/// For the supplementary groups of callers where `/proc` is mounted with `hidepid`.
+/// For the supplementary groups of callers if `/proc` is mounted with `hidepid`.
 pub(crate) const READ_PROC: Capabilities = CapabilitySet::SYS_PTRACE;
 
-/// For changes that leave a file's set-id bits alone.
+/// For changes that must preserve a file's set-id bits.
 pub(crate) const SET_ID: Capabilities = CapabilitySet::FSETID;
 
-/// For the attribute that gives a program capabilities.
+/// For the extended attribute that grants a program capabilities.
 pub(crate) const FILE_CAPS: Capabilities = CapabilitySet::SETFCAP;
 
-/// What a process keeps.
+/// The capabilities that a process keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetainedCapabilities {
-    /// In use all the time.
+    /// Effective all the time.
     pub effective: Capabilities,
-    /// Taken up for single calls.
+    /// Raised for single calls.
     pub raisable: Capabilities,
-    /// What programs that it runs as root may have besides.
+    /// Additional capabilities for programs that it runs as root.
     pub child_bounding: Capabilities,
-    /// Whether such programs may become more than what starts them: set-id programs.
+    /// Whether such programs may gain privileges, as set-id programs do.
     pub allows_set_id_programs: bool,
 }
 
-/// Gives up everything but `kept`, of what there is, in the calling thread and
-/// those that it starts from now on. A process of root writes no core dump either:
-/// there are other users' data in it.
+/// Gives up all capabilities except `kept`, in the calling thread and the threads that it starts
+/// later. A process of root also disables core dumps, because they would contain other users' data.
 ///
 /// # Errors
-/// What the kernel refuses it with.
+/// The kernel's error.
 pub(crate) fn keep_only(kept: &RetainedCapabilities) -> io::Result<()> {
     let now = capabilities(None)?;
     let permitted = now.permitted & (kept.effective | kept.raisable);
     limit_bounding_set(permitted | kept.child_bounding)?;
-    // Old kernels have none.
+    // Old kernels have no ambient set.
     let _ = clear_ambient_capability_set();
     set_capabilities(
         None,
@@ -75,7 +73,7 @@ pub(crate) fn keep_only(kept: &RetainedCapabilities) -> io::Result<()> {
             inheritable: CapabilitySet::empty(),
         },
     )?;
-    // An ordinary user needs a set-id program to unmount.
+    // An ordinary user needs a set-id program to unmount, so only root sets no_new_privs.
     if rustix::process::geteuid().is_root() {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         if !kept.allows_set_id_programs {
@@ -85,15 +83,15 @@ pub(crate) fn keep_only(kept: &RetainedCapabilities) -> io::Result<()> {
     Ok(())
 }
 
-/// Programs that root runs have what is in the bounding set.
+/// Removes all other capabilities from the bounding set, which limits programs that root runs.
 fn limit_bounding_set(most: Capabilities) -> io::Result<()> {
     for capability in Capabilities::all().iter().filter(|one| !most.contains(*one)) {
-        // EINVAL is of one that this kernel does not know.
+        // The kernel returns EINVAL for capabilities that it does not know.
         if !capability_is_in_bounding_set(capability).unwrap_or(false) {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
-            // An ordinary user cannot, and need not: he has none to hand on.
+            // An ordinary user may not, and need not: they have none to pass on.
             Err(Errno::PERM) => return Ok(()),
             result => result?,
         }
@@ -101,18 +99,17 @@ fn limit_bounding_set(most: Capabilities) -> io::Result<()> {
     Ok(())
 }
 
-/// Capabilities that the calling thread has taken up; it puts them down when this
-/// is dropped.
+/// Capabilities that the calling thread has raised; dropping the value lowers them.
 #[derive(Debug)]
 #[must_use = "they are put down at once"]
 pub(crate) struct RaisedCapabilities {
     added: Capabilities,
-    /// Another thread has its own.
+    /// Not `Send`, because each thread has its own capabilities.
     _here: PhantomData<*const ()>,
 }
 
-/// Takes up `wanted`, as far as the process has kept it. Without it the call that
-/// follows is refused, as any user's would be.
+/// Raises those of `wanted` that the process has kept. Without them, the following call is refused
+/// as it would be for any user.
 pub(crate) fn raise(wanted: Capabilities) -> RaisedCapabilities {
     let mut added = Capabilities::empty();
     if let Ok(now) = capabilities(None) {
@@ -135,26 +132,25 @@ impl Drop for RaisedCapabilities {
             set_capabilities(None, CapabilitySets { effective, ..now })
         });
         if let Err(error) = lowered {
-            // Fewer capabilities are never refused.
+            // The kernel never refuses to lower capabilities.
             tracing::error!(%error, "a capability stays raised");
         }
     }
 }
 
-/// Capabilities that the calling thread has put down; it takes them up again when this
-/// is dropped.
+/// Capabilities that the calling thread has lowered; dropping the value raises them again.
 #[derive(Debug)]
 #[must_use = "they are taken up again at once"]
 pub(crate) struct LoweredCapabilities {
     removed: Capabilities,
-    /// Another thread has its own.
+    /// Not `Send`, because each thread has its own capabilities.
     _here: PhantomData<*const ()>,
 }
 
-/// Puts down `unwanted`.
+/// Lowers `unwanted` in the calling thread.
 ///
 /// # Errors
-/// The kernel refuses it; the thread has them still.
+/// The kernel's error; the thread then keeps them.
 pub(crate) fn lower(unwanted: Capabilities) -> io::Result<LoweredCapabilities> {
     let now = capabilities(None)?;
     let removed = unwanted & now.effective;
@@ -181,7 +177,7 @@ impl Drop for LoweredCapabilities {
     }
 }
 
-/// Whether a thread has one of `wanted` in effect, as `/proc` says.
+/// Whether a thread has one of `wanted` in effect, according to `/proc`.
 pub(crate) fn has_effective(thread: u32, wanted: Capabilities) -> bool {
     let effective = proc_status(thread).ok().and_then(|status| {
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
@@ -190,17 +186,17 @@ pub(crate) fn has_effective(thread: u32, wanted: Capabilities) -> bool {
     effective.is_some_and(|bits| bits & wanted.bits() != 0)
 }
 
-/// Whether the calling thread can become other users for its calls on file systems.
+/// Whether the calling thread can assume other users' identities for calls on filesystems.
 pub(crate) fn can_change_user() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     capabilities(None).is_ok_and(|now| now.effective.contains(needed))
 }
 
-/// What `/proc` says of a thread in `status`; as root's daemon also where others
-/// are not shown there.
+/// Reads `/proc/THREAD/status`. If that fails, raises [`READ_PROC`] and tries again, for mounts of
+/// `/proc` that hide other users' processes.
 ///
 /// # Errors
-/// Where there is no such thread, or this process must not see it.
+/// If there is no such thread, or this process may not see it.
 pub(crate) fn proc_status(thread: u32) -> io::Result<String> {
     let path = format!("/proc/{thread}/status");
     match std::fs::read_to_string(&path) {

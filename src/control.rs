@@ -1,12 +1,11 @@
-//! The control socket: how other processes ask a mounted volume how it is.
+//! The control socket: other processes ask a mounted volume for its state, or for a handover.
 //!
-//! One Unix socket a mount, in [`runtime_dir`], which only its owner may enter;
-//! what a peer may ask for is decided by [`Peer`] besides. A request is one line of
-//! JSON, so is the answer, or, of a trace, as many lines as there are until the peer
-//! hangs up; then the connection ends.
+//! Each mount has one Unix socket, in [`runtime_dir`], which only its owner may enter. [`Peer`]
+//! also decides which requests a peer may send. A request is one line of JSON, and so is the
+//! answer. A trace sends lines until the peer hangs up. Then the connection ends.
 //!
-//! *Invariant:* a peer costs a bounded amount of memory, for a bounded time, and
-//! there are so many of them at most, whatever it sends and whether it reads.
+//! *Invariant:* the number of peers is bounded. A peer costs bounded memory, and one that does
+//! not read costs it for a bounded time, whatever it sends.
 
 mod error;
 mod peer;
@@ -38,56 +37,57 @@ use peer::{ConnectionLimiter, ReserveFd};
 pub use error::{ControlError, InvalidRequest};
 pub use peer::Peer;
 
-/// What may be asked.
+/// A request to a daemon.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ControlRequest {
-    /// How are you? Answered by a [`Status`].
+    /// The state of the volume. Answered by a [`Status`].
     Status,
-    /// What is known of this file? Answered by [`ExplainFacts`].
+    /// The facts about a file. Answered by [`ExplainFacts`].
     Explain {
         /// Its path in the volume, without a leading `/`.
         #[serde(with = "path_serde")]
         path: PathBuf,
     },
-    /// Which files are read most, and by whom? Answered by an array of [`FileActivity`].
+    /// The files that were read most recently, and the processes that read them. Answered by an
+    /// array of [`FileActivity`].
     Busiest,
-    /// Tell what becomes of each read, until I hang up. Answered by lines of
+    /// A trace of all reads, until the peer hangs up. Answered by lines of
     /// [`crate::telemetry::trace`].
     Trace,
     /// Hand the mount over to a process of this program. Answered by [`HandoverReport`].
     Upgrade {
-        /// Absolute.
+        /// Its absolute path.
         #[serde(with = "path_serde")]
         program: PathBuf,
     },
-    /// Go on with the configuration as it is now. Answered by [`HandoverReport`].
+    /// Continue with the configuration as it is now. Answered by [`HandoverReport`].
     Reload {
-        /// The volume's file, absolute, where it is another one.
+        /// The absolute path of the volume's file, if it is another one.
         volume: Option<PathBuf>,
     },
 }
 
-/// Files in the answer to [`ControlRequest::Busiest`], at most: more than any terminal has lines,
-/// and some 100 KiB.
+/// The most files in the answer to [`ControlRequest::Busiest`]: more than any terminal has
+/// lines, and about 100 KiB.
 pub const MAX_ACTIVE_FILES: usize = 1024;
 
-/// A file that is read, and by whom.
+/// A file that is read, and the process that reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileActivity {
     /// Its path in the volume, without a leading `/`; bytes that are not UTF-8 are
     /// replaced.
     pub path: String,
-    /// The handle it is open by; none for handles that are closed, added up.
+    /// The handle that it is open by; `None` for the sum over closed handles.
     pub handle: Option<u64>,
-    /// The process, or thread, that read last, as the daemon's process numbers go; 0
-    /// where the kernel did not say.
+    /// The process or thread that read last, by its id in the daemon's PID namespace; 0 if the
+    /// kernel did not report it.
     pub pid: u32,
-    /// Bytes asked for, as far as the page cache did not have them.
+    /// Bytes requested from fanfs; the kernel's page cache answers other reads itself.
     pub bytes: u64,
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
-    /// How long ago the last one came, milliseconds.
+    /// Time since the last read, milliseconds.
     pub idle_ms: u64,
 }
 
@@ -105,27 +105,27 @@ impl From<fs::ReadActivity> for FileActivity {
     }
 }
 
-/// What came of handing a mount over.
+/// The result of a handover.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct HandoverReport {
-    /// The process that serves it now.
+    /// The process that serves the mount now.
     pub pid: u32,
-    /// For how long no request was taken, milliseconds.
+    /// How long no request was taken, milliseconds.
     pub stalled_ms: u64,
-    /// Files and directories that are open.
+    /// Open files and directories.
     pub handles: u64,
 }
 
 impl ControlRequest {
-    /// Reads a request: a line of JSON, at most [`MAX_REQUEST_BYTES`] bytes.
+    /// Parses a request: a line of JSON, at most [`MAX_REQUEST_BYTES`] bytes.
     ///
     /// # Errors
-    /// Says in one line what is wrong with it.
+    /// [`InvalidRequest`], on one line.
     pub fn parse(line: &[u8]) -> Result<Self, InvalidRequest> {
         Ok(serde_json::from_slice(line)?)
     }
 
-    /// Whether it changes anything.
+    /// Whether it changes the mount.
     pub fn is_mutating(&self) -> bool {
         match self {
             Self::Status | Self::Explain { .. } | Self::Busiest | Self::Trace => false,
@@ -139,7 +139,7 @@ impl ControlRequest {
     }
 }
 
-/// A listening control socket; it goes when dropped.
+/// A listening control socket; dropping it removes the socket.
 pub struct ControlServer {
     path: PathBuf,
     task: tokio::task::JoinHandle<()>,
@@ -147,49 +147,51 @@ pub struct ControlServer {
     open_connections: Arc<AtomicUsize>,
 }
 
-/// A request longer than this is not one.
+/// The longest request, bytes.
 const MAX_REQUEST_BYTES: u64 = 64 * 1024;
 
-/// A longer answer is none either: a status of many replicas is some ten KiB, what
-/// is known of a file with very many chunks some MiB.
+/// The longest answer, bytes: a status of many replicas has some ten KiB, the facts about a
+/// file with very many chunks some MiB.
 const MAX_RESPONSE_BYTES: u64 = 1 << 30;
 
-/// How long a peer may take to read a line of many: it may be a pager. What it misses
-/// meanwhile is counted for it.
+/// How long a peer may take to read a line of a trace: it may be a pager. The reads that it
+/// misses meanwhile are counted for it.
 const TRACE_WRITE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long a peer may take to ask, or a daemon to answer.
+/// How long a peer may take to send its request, or a daemon to answer.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same where a placement provider is asked: its own longest timeout.
+/// The same if a placement provider is asked: the longest timeout of one, and a quarter more.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(3600 + 900);
 
-/// The same where a mount is handed over: all its steps' patience, and a little.
+/// The same for a handover: the sum of its steps' timeouts, and a little more.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An answer that is none.
+/// The answer to a request that failed.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ErrorResponse {
     error: String,
 }
 
-/// Where sockets and logs of this user's mounts are: `/run/fanfs` for root, else
-/// `fanfs` in `$XDG_RUNTIME_DIR`, or a directory of the user's in `/tmp`.
-/// `$FANFS_RUNTIME_DIR` overrides it; see [`check_runtime_dir`].
+/// The directory of this user's sockets and logs: `/run/fanfs` for root, else `fanfs` in
+/// `$XDG_RUNTIME_DIR`, or a directory of the user's in `/tmp`. `$FANFS_RUNTIME_DIR` overrides
+/// it; see [`check_runtime_dir`].
 pub fn runtime_dir() -> PathBuf {
     let [own, xdg] = ["FANFS_RUNTIME_DIR", "XDG_RUNTIME_DIR"].map(std::env::var_os);
     resolve_runtime_dir(geteuid(), own, xdg)
 }
 
-/// `$FANFS_RUNTIME_DIR` is relative. The processes of a mount have several working
-/// directories, so it would be several places.
+/// `$FANFS_RUNTIME_DIR` is relative. The processes of a mount have different working
+/// directories, so it would name several directories.
 #[derive(Debug, thiserror::Error)]
 #[error("FANFS_RUNTIME_DIR is {}, which is relative; give it from /", .0.display())]
 pub struct RelativeRuntimeDir(PathBuf);
 
+/// Checks that `$FANFS_RUNTIME_DIR` can be used as [`runtime_dir`].
+///
 /// # Errors
-/// What the user set is no place for [`runtime_dir`].
+/// [`RelativeRuntimeDir`] if it is relative.
 pub fn check_runtime_dir() -> Result<(), RelativeRuntimeDir> {
     match std::env::var_os("FANFS_RUNTIME_DIR").map(PathBuf::from) {
         Some(dir) if dir.is_relative() && !dir.as_os_str().is_empty() => {
@@ -199,8 +201,8 @@ pub fn check_runtime_dir() -> Result<(), RelativeRuntimeDir> {
     }
 }
 
-/// An empty variable is as good as none; so is a relative one of the XDG convention, which
-/// asks for this.
+/// An empty variable counts as unset. So does a relative `$XDG_RUNTIME_DIR`, as the XDG
+/// convention requires.
 fn resolve_runtime_dir(uid: Uid, own: Option<OsString>, xdg: Option<OsString>) -> PathBuf {
     let is_set = |dir: &OsString| !dir.is_empty();
     if let Some(dir) = own.filter(is_set) {
@@ -218,7 +220,7 @@ fn resolve_runtime_dir(uid: Uid, own: Option<OsString>, xdg: Option<OsString>) -
 /// Makes the run-time directory, which only its owner may enter.
 ///
 /// # Errors
-/// It cannot be made, or belongs to another user.
+/// If it cannot be made, or belongs to another user.
 pub fn make_runtime_dir() -> io::Result<PathBuf> {
     let dir = runtime_dir();
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
@@ -231,8 +233,8 @@ pub fn make_runtime_dir() -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// A file name for a mount point: its path with `/` as `-`, other special
-/// bytes escaped as systemd does. Long ones end in a hash instead.
+/// A file name for a mount point: its path with `/` as `-`, and other special bytes escaped as
+/// systemd does. Long names end in a hash instead.
 fn mount_file_name(mount_point: &Path) -> String {
     let mut name = String::new();
     for byte in mount_point.as_os_str().as_bytes().iter().skip_while(|byte| **byte == b'/') {
@@ -253,26 +255,26 @@ fn mount_file_name(mount_point: &Path) -> String {
     name
 }
 
-/// Where a mount's control socket is.
+/// The path of a mount's control socket.
 pub fn socket_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(mount_file_name(mount_point) + ".sock")
 }
 
-/// Where a mount's daemon writes down what the next one has to know if it is killed.
+/// The path of a mount's journal, from which the next daemon continues if this one is killed.
 pub fn journal_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(mount_file_name(mount_point) + ".journal")
 }
 
-/// Where a mount's daemon logs unless its configuration names another place.
+/// The path of a daemon's log, unless its configuration names another one.
 pub fn log_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(mount_file_name(mount_point) + ".log")
 }
 
 impl ControlServer {
-    /// Listens for a mount; `answer` is called for each request.
+    /// Listens for a mount; calls `answer` for each request.
     ///
     /// # Errors
-    /// Where the socket cannot be made.
+    /// If the socket cannot be made.
     pub fn listen(
         runtime: &tokio::runtime::Handle,
         mount_point: &Path,
@@ -288,15 +290,15 @@ impl ControlServer {
         let _entered = runtime.enter();
         let listener = UnixListener::bind(&next)?;
         std::fs::set_permissions(&next, PermissionsExt::from_mode(0o600))?;
-        // One of that name is a dead daemon's, or that of the one before this.
+        // A socket of that name belongs to a dead daemon, or to this one's predecessor.
         std::fs::rename(&next, &path)?;
         let open = Arc::default();
         let task = runtime.spawn(accept_loop(listener, Arc::new(answer), Arc::clone(&open)));
         Ok(Self { path, task, open_connections: open })
     }
 
-    /// Waits until all peers have their answers, for a second at most. The socket stays: it
-    /// is another daemon's.
+    /// Waits until all peers have their answers, for at most one second. The socket stays: it
+    /// belongs to the successor.
     pub fn drain_and_keep_socket(self) {
         let until = std::time::Instant::now() + Duration::from_secs(1);
         while self.open_connections.load(Ordering::Acquire) > 0 && std::time::Instant::now() < until
@@ -314,15 +316,15 @@ impl Drop for ControlServer {
     }
 }
 
-/// An answer to come.
+/// A response to come.
 pub type ResponseFuture =
     Pin<Box<dyn Future<Output = Result<ControlResponse, ControlError>> + Send>>;
 
-/// What a peer gets.
+/// The response to a peer.
 pub enum ControlResponse {
     /// JSON.
     Json(Vec<u8>),
-    /// What becomes of each read.
+    /// The lines of a trace.
     TraceStream(TraceStream),
 }
 
@@ -353,7 +355,7 @@ async fn accept_loop(listener: UnixListener, answer: Arc<RequestHandler>, open: 
                     }
                 };
                 if out_of_descriptors {
-                    // The one that was kept is for one peer after the other.
+                    // The reserve descriptor serves one peer at a time.
                     task.await;
                 } else {
                     is_reported = false;
@@ -371,7 +373,7 @@ async fn accept_loop(listener: UnixListener, answer: Arc<RequestHandler>, open: 
     }
 }
 
-/// A request that is being answered, counted.
+/// Counts a connection that has not ended.
 struct ConnectionGuard(Arc<AtomicUsize>);
 
 impl ConnectionGuard {
@@ -405,7 +407,7 @@ async fn serve_peer(
     let mut line = Vec::new();
     let mut read = tokio::io::BufReader::new(read.take(MAX_REQUEST_BYTES));
     tokio::time::timeout(CONTROL_TIMEOUT, read.read_until(b'\n', &mut line)).await??;
-    // Held until the peer has all of its answer: a trace goes on for as long as it listens.
+    // Held until the peer has its whole answer: a trace lasts as long as the peer listens.
     let mut _room = None;
     let answered = match ControlRequest::parse(&line) {
         Ok(ask) if !peer.can_request(&ask) => Err(ControlError::NotPermitted),
@@ -430,7 +432,7 @@ async fn serve_peer(
     tokio::time::timeout(CONTROL_TIMEOUT, write.write_all(&reply)).await?
 }
 
-/// Sends a peer one line after the other, until it hangs up or there are no more.
+/// Sends a peer the lines of a trace, until it hangs up or there are no more.
 async fn stream_trace(
     mut trace: TraceStream,
     mut read: tokio::net::unix::OwnedReadHalf,
@@ -440,7 +442,7 @@ async fn stream_trace(
     loop {
         let line = tokio::select! {
             line = trace.next() => line,
-            // A peer that says anything more is none of ours.
+            // A peer that sends more does not follow the protocol.
             _ = read.read(&mut ignored) => None,
         };
         let Some(line) = line else { return Ok(()) };
@@ -450,45 +452,46 @@ async fn stream_trace(
     }
 }
 
-/// Asks the daemon that listens at `socket`.
+/// Asks the daemon that listens at `socket` for its status.
 ///
 /// # Errors
-/// No daemon listens, or the answer is none.
+/// If no daemon listens, or the answer is an error or invalid.
 pub fn query_status(socket: &Path) -> io::Result<Status> {
     query(socket, &ControlRequest::Status, CONTROL_TIMEOUT)
 }
 
-/// Asks the daemon that listens at `socket` about a file. Takes as long as the
-/// placement provider does.
+/// Asks the daemon that listens at `socket` about a file. Takes as long as the placement
+/// provider does.
 ///
 /// # Errors
-/// No daemon listens, the file is not there, or the answer is none.
+/// If no daemon listens, the file does not exist, or the answer is an error or invalid.
 pub fn query_facts(socket: &Path, path: PathBuf) -> io::Result<ExplainFacts> {
     query(socket, &ControlRequest::Explain { path }, EXPLAIN_TIMEOUT)
 }
 
-/// Has the daemon that listens at `socket` hand its mount over, by [`ControlRequest::Upgrade`] or
-/// [`ControlRequest::Reload`].
+/// Makes the daemon that listens at `socket` hand its mount over, by
+/// [`ControlRequest::Upgrade`] or [`ControlRequest::Reload`].
 ///
 /// # Errors
-/// No daemon listens, or the one that does says why it did not.
+/// If no daemon listens, or the daemon reports why it did not hand over.
 pub fn request_handover(socket: &Path, order: &ControlRequest) -> io::Result<HandoverReport> {
     query(socket, order, HANDOVER_TIMEOUT)
 }
 
-/// Asks the daemon that listens at `socket` which files are read most, and by whom.
+/// Asks the daemon that listens at `socket` which files were read most recently, and by which
+/// processes.
 ///
 /// # Errors
-/// No daemon listens, or the answer is none.
+/// If no daemon listens, or the answer is an error or invalid.
 pub fn query_file_activity(socket: &Path) -> io::Result<Vec<FileActivity>> {
     query(socket, &ControlRequest::Busiest, CONTROL_TIMEOUT)
 }
 
-/// Has the daemon that listens at `socket` send what becomes of each read, as lines of
-/// [`crate::telemetry::trace`], without an end.
+/// Makes the daemon that listens at `socket` send an endless trace of all reads, as lines of
+/// [`crate::telemetry::trace`].
 ///
 /// # Errors
-/// No daemon listens.
+/// If no daemon listens.
 pub fn open_trace(socket: &Path) -> io::Result<UnixStream> {
     send_request(socket, &ControlRequest::Trace)
 }
@@ -517,7 +520,7 @@ fn query<T: DeserializeOwned>(
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Why the daemon does not answer, if that is what this line of it says.
+/// The daemon's error message, if `line` is the answer to a request that failed.
 pub fn error_response(line: &str) -> Option<String> {
     serde_json::from_str(line).ok().map(|ErrorResponse { error }| error)
 }
@@ -525,7 +528,7 @@ pub fn error_response(line: &str) -> Option<String> {
 /// The control sockets of this user's mounts.
 ///
 /// # Errors
-/// Where the run-time directory cannot be read.
+/// If the run-time directory cannot be read.
 pub fn list_sockets() -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(runtime_dir()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

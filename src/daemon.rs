@@ -8,11 +8,11 @@
 //! [`Mount::stop`] works in reverse: it detaches the mount, waits briefly for requests in
 //! flight, and fails the rest.
 //!
-//! One process may follow another on a mount ([`handover`]). A [`supervisor`] is a process
-//! that stays when the daemon dies; [`recovery_journal`] has what the next daemon has to
-//! know then. [`systemd`] is what systemd does for a daemon.
+//! One process may follow another on a mount ([`handover`]). A [`supervisor`] is a process that
+//! outlives the daemon; [`recovery_journal`] holds the state that the next daemon needs then.
+//! [`systemd`] has the services that systemd offers a daemon.
 //!
-//! *Invariant:* imports between these modules make no circle.
+//! *Invariant:* imports between these modules are acyclic.
 
 mod admission;
 mod control_handlers;

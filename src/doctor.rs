@@ -1,19 +1,17 @@
-//! What holds reads back on this machine: facts, checks of them, and remedies.
+//! Finds what limits the rate of reads on this machine: facts, checks of the facts, and remedies.
 //!
-//! In goes a [`Config`](crate::config::Config) (a volume's, or one made of bare paths); out come
-//! [`DoctorFacts`], everything that was looked at, and from them, by the pure
-//! functions of [`checks`], one [`CheckResult`] a check and [`Finding`]s in the order of
-//! what they cost. Nothing is changed; a replica is written to only where
-//! [`DoctorOptions::is_write_allowed`] says so, to ask its server for the time.
+//! The input is a [`Config`](crate::config::Config): a volume's, or one made of bare paths. From it
+//! come [`DoctorFacts`], all facts that were collected. The pure functions of [`checks`] turn the
+//! facts into one [`CheckResult`] for each check, and [`Finding`]s ordered by cost. Nothing is
+//! changed. A replica is written only if [`DoctorOptions::is_write_allowed`] is set, to learn its
+//! server's time.
 //!
-//! Facts come from the mount table and mountstats (`mount_table`), /proc and
-//! /sys ([`machine`], below a root that tests replace), ss(8) ([`tcp_info`]), the
-//! route and echoes to the servers ([`network`]), and, where asked for, from
-//! reading the replicas ([`measure`]).
+//! Facts come from the mount table and mountstats (`mount_table`), /proc and /sys ([`machine`],
+//! below a root that tests replace), sock_diag(7) ([`tcp_info`]), the route and echoes to the
+//! servers ([`network`]) and, on request, from reading the replicas ([`measure`]).
 //!
-//! *Invariant:* [`examine`] comes back in bounded time, whatever the replicas
-//! do. What touches a replica or a network runs in a thread of its own, which is
-//! abandoned when it is late, and says "unknown" then.
+//! *Invariant:* [`examine`] returns in bounded time, even if replicas hang. Every call on a replica
+//! or a network runs on its own thread. A late thread is abandoned, and its fact is then unknown.
 
 pub mod checks;
 mod clock;

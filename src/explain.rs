@@ -1,13 +1,12 @@
-//! What a file's placement means for its reader.
+//! Explains what a file's placement means for its reader.
 //!
-//! In go [`ExplainFacts`]: the chunks and their nodes, which replica is on which node,
-//! and what each was measured to deliver. Out comes an [`Explanation`]: who
-//! holds how much, what each replica will be asked for, the rate to expect, what
-//! stands out, and what would make it faster. The rates come from the simulation
-//! of one reader ([`crate::simulate`]) over replicas of the measured rates, so
-//! they are the scheduler's own choices and not a formula beside them.
+//! The input is [`ExplainFacts`]: the chunks and their nodes, the replicas on each node, and each
+//! replica's measured rate. The output is an [`Explanation`]: how much each node holds, how much
+//! each replica will be asked for, the expected rate, findings, and possible improvements. The
+//! rates come from a simulation of one reader ([`crate::simulate`]) over replicas with the measured
+//! rates. So they follow the scheduler's own choices, not a separate formula.
 //!
-//! Pure. The daemon gathers the facts; `fanfs explain` asks for them and prints.
+//! Pure. The daemon gathers the facts; `fanfs explain` requests and prints them.
 
 mod chunk_census;
 mod findings;
@@ -23,104 +22,104 @@ use crate::volume::ByteRange;
 use chunk_census::ChunkCensus;
 pub use findings::Improvement;
 
-/// What is known of a file and of the replicas.
+/// The known facts about a file and the replicas.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExplainFacts {
-    /// Its path in the volume.
+    /// The file's path in the volume.
     pub path: String,
-    /// Bytes.
+    /// The file's size, bytes.
     pub size: u64,
-    /// The provider that says where the chunks are, or "none".
+    /// The placement provider, or "none".
     pub provider: String,
-    /// Why the provider does not say it, if that is so.
+    /// Why the provider gave no placement, if it failed.
     pub failure: Option<String>,
-    /// The nodes' names, as the provider has them.
+    /// The nodes' names, as the provider reports them.
     pub nodes: Vec<String>,
-    /// Where the chunks are.
+    /// The placement of the chunks.
     pub regions: Vec<RegionFacts>,
-    /// For each node, the replicas on it, by their place.
+    /// For each node, the indices of the replicas on it.
     pub replicas_on: Vec<Vec<usize>>,
     /// The replicas.
     pub replicas: Vec<ReplicaFacts>,
-    /// Replicas that it is pinned to, by their place.
+    /// The indices of the replicas to which the file is pinned.
     pub pinned: Vec<usize>,
     /// The unit of dispatch, bytes.
     pub segment: u64,
-    /// Longest readahead window, bytes.
+    /// The longest readahead window, bytes.
     pub readahead_max: u64,
-    /// Most bytes of file data in memory.
+    /// The most bytes of file data in memory.
     pub budget: u64,
 }
 
-/// A stretch of a file; see [`crate::placement::chunks::Region`].
+/// A region of a file; see [`crate::placement::chunks::Region`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RegionFacts {
     /// First byte.
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Bytes of one unit.
+    /// The size of one unit, bytes.
     pub unit: u64,
-    /// The nodes of the units in turn, by their place.
+    /// The nodes of the units in turn, as indices into [`ExplainFacts::nodes`].
     pub cells: Vec<Vec<u16>>,
 }
 
-/// What is known of one replica.
+/// The known facts about one replica.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReplicaFacts {
     /// Its name.
     pub name: String,
     /// Its node, as configured.
     pub node: String,
-    /// Bytes a second of chunks that its node holds, as measured or assumed.
+    /// The rate for chunks that its node holds, bytes per second, measured or assumed.
     pub rate: f64,
-    /// And of others.
+    /// The rate for other chunks.
     pub rate_remote: f64,
-    /// Whether they were measured.
+    /// Whether the rates were measured.
     pub is_measured: bool,
-    /// Whether it is asked at all now.
+    /// Whether reads are sent to it now.
     pub is_usable: bool,
 }
 
-/// What it means.
+/// What the facts mean.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// The file's path in the volume.
     pub path: String,
-    /// Bytes.
+    /// The file's size, bytes.
     pub size: u64,
-    /// The provider that says where the chunks are.
+    /// The placement provider.
     pub provider: String,
-    /// Chunks.
+    /// The number of chunks.
     pub chunks: u64,
-    /// For each number of copies, how many chunks have it.
+    /// Pairs: a number of copies, and how many chunks have that many.
     pub copies: Vec<(usize, u64)>,
     /// What each node holds.
     pub nodes: Vec<NodeShare>,
-    /// Part of the bytes that some replica's node holds, 0 to 1.
+    /// The fraction of the bytes that the node of some replica holds, 0 to 1.
     pub local: f64,
     /// What each replica holds and will be asked for.
     pub replicas: Vec<ReplicaShare>,
-    /// Bytes a second that one sequential reader may expect.
+    /// The expected rate of one sequential reader, bytes per second.
     pub expected_rate: f64,
-    /// Part of the bytes that would be read locally then, 0 to 1.
+    /// The fraction of the bytes that it would read locally, 0 to 1.
     pub expected_local: f64,
-    /// The sum of what the replicas deliver alone, bytes a second.
+    /// The sum of the replicas' rates alone, bytes per second.
     pub sum_of_rates: f64,
-    /// Whether all rates were measured; otherwise the missing ones are assumed.
+    /// Whether all rates were measured; missing ones are assumed.
     pub is_measured: bool,
-    /// What stands out, a line each.
+    /// The findings, one line each.
     pub findings: Vec<String>,
-    /// What would make it faster.
+    /// Changes that would make reads faster.
     pub improvements: Vec<Improvement>,
-    /// The chunks in order, [`MAX_LISTED_CHUNKS`] at most.
+    /// The chunks in order; at most [`MAX_LISTED_CHUNKS`].
     pub chunk_map: Vec<ListedChunk>,
 }
 
 /// What one node holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeShare {
-    /// The node, as the provider has it.
+    /// The node's name, as the provider reports it.
     pub node: String,
     /// The replicas on it.
     pub replicas: Vec<String>,
@@ -128,7 +127,7 @@ pub struct NodeShare {
     pub chunks: u64,
     /// Chunks whose first copy is there.
     pub first: u64,
-    /// Bytes.
+    /// The bytes that it holds.
     pub bytes: u64,
 }
 
@@ -143,9 +142,9 @@ pub struct ReplicaShare {
     pub chunks: u64,
     /// Bytes that its node holds.
     pub bytes: u64,
-    /// The part of the file that it will be asked for, 0 to 1.
+    /// The fraction of the file that it will be asked for, 0 to 1.
     pub planned: f64,
-    /// Bytes a second, as measured or assumed.
+    /// Its rate, bytes per second, measured or assumed.
     pub rate: f64,
 }
 
@@ -158,15 +157,15 @@ pub struct ListedChunk {
     pub end: u64,
     /// Its nodes, in the provider's order.
     pub nodes: Vec<String>,
-    /// The replicas on them, by their place.
+    /// The indices of the replicas on these nodes.
     pub replicas: Vec<usize>,
 }
 
-/// Chunks listed at most: 16 TiB in chunks of 256 MiB.
+/// The most chunks that are listed: 16 TiB in chunks of 256 MiB.
 pub const MAX_LISTED_CHUNKS: usize = 65_536;
 
 impl ExplainFacts {
-    /// Puts `chunks` in, as they were answered.
+    /// Stores `chunks`, the provider's answer.
     pub fn set_chunks(&mut self, chunks: &ChunkMap) {
         self.nodes = chunks.nodes().iter().map(|node| node.to_string()).collect();
         let region = |region: &crate::placement::chunks::Region| RegionFacts {
@@ -178,7 +177,7 @@ impl ExplainFacts {
         self.regions = chunks.regions().iter().map(region).collect();
     }
 
-    /// The chunks, with other names for the nodes.
+    /// The chunks, with the nodes renamed.
     fn chunks_with_names<'n>(&'n self, name: impl Fn(usize) -> Vec<&'n str>) -> ChunkMap {
         let mut builder = ChunkMapBuilder::new();
         for region in &self.regions {
@@ -186,8 +185,7 @@ impl ExplainFacts {
             let cells = region.cells.iter().map(|cell| {
                 cell.iter().flat_map(|node| name(usize::from(*node))).collect::<Vec<_>>()
             });
-            // Facts that are none end the list: they come from a daemon of
-            // another version.
+            // Invalid facts, from a daemon of another version, end the list.
             if builder.add_striped(range, region.unit, cells).is_err() {
                 break;
             }
@@ -206,8 +204,7 @@ impl ExplainFacts {
     }
 }
 
-/// Says what `facts` mean. `epoch` may be any instant; the simulation counts
-/// from it.
+/// Explains `facts`. `epoch` is the instant at which the simulation starts, and may be any instant.
 pub fn explain(facts: &ExplainFacts, epoch: Instant) -> Explanation {
     let chunks = facts.chunk_map();
     let census = ChunkCensus::new(facts, &chunks);
@@ -240,7 +237,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// 40 chunks of 256 MiB, all with their first copy on n1.
+    /// A file of 40 chunks of 256 MiB, all with their first copy on n1.
     fn facts(copies: usize, replicas: usize) -> ExplainFacts {
         let cell = |chunk: u16| match copies {
             1 => vec![0],

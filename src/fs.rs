@@ -1,15 +1,15 @@
 //! The file system: what each operation means, whichever replica carries it out.
 //!
-//! Operations come from `fuse` in fanfs's own terms, as futures that [`run`] polls on the
-//! threads that complete what they wait for ([`crate::replicas::task`]). They belong to four
-//! types, each with the parts that it may touch: [`Namespace`] looks names and attributes up,
-//! [`OpenFiles`] opens, reads and closes, [`Mutations`] changes, [`Locks`] keeps locks. Below
-//! them are the tables ([`tables`]), which never wait, and the calls on replicas
-//! ([`replica_calls`]); file data goes through [`crate::read`]. Errnos are chosen in [`error`]
-//! alone.
+//! Operations come from `fuse` in fanfs's own terms, as futures. [`run`] polls each future on the
+//! threads that complete the calls that it waits for ([`crate::replicas::task`]). Four types carry
+//! out the operations, and each holds only the parts that it may touch: [`Namespace`] looks up
+//! names and attributes, [`OpenFiles`] opens, reads and closes, [`Mutations`] changes, and
+//! [`Locks`] keeps locks. Below them are the tables ([`tables`]), which never wait, and the calls
+//! on replicas ([`replica_calls`]). File data goes through [`crate::read`]. Only [`error`] chooses
+//! errnos.
 //!
-//! *Invariant:* no function here blocks on a replica, but those that say so. They run on that
-//! replica's threads.
+//! *Invariant:* no function here blocks on a replica, except those whose documentation says so.
+//! They run on that replica's threads.
 
 mod activity;
 mod append_queue;
@@ -103,7 +103,7 @@ pub struct Fs {
     payload_budget: Arc<PayloadBudget>,
 }
 
-/// What is open and known, as `fanfs status` shows it.
+/// Sizes of the tables, as `fanfs status` shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FsGauges {
     /// Inodes that the kernel knows.
@@ -115,7 +115,7 @@ pub struct FsGauges {
 }
 
 impl Fs {
-    /// A file system over `replicas`. `runtime` keeps the deadlines.
+    /// A file system over `replicas`. `runtime` runs the timers of deadlines.
     pub fn new(
         policy: FsPolicy,
         replicas: Arc<Replicas>,
@@ -174,17 +174,17 @@ impl Fs {
         })
     }
 
-    /// How the affinity rules do, in their order.
+    /// Latencies of the affinity rules, in the order of the rules.
     pub fn pinned_latencies(&self) -> Vec<PinnedLatencies> {
         self.calls.client.pinned_latencies()
     }
 
-    /// The kernel's page cache, from now on.
+    /// Sets the interface to the kernel's page cache.
     pub fn set_kernel_pages(&self, kernel: Arc<dyn KernelPages>) {
         self.tables.page_drops.set_kernel(kernel);
     }
 
-    /// Whether anything can be changed.
+    /// Whether the volume accepts changes.
     pub fn can_write(&self) -> bool {
         self.tables.can_write()
     }
@@ -194,12 +194,12 @@ impl Fs {
         self.tables.policy.lock_replica.is_some()
     }
 
-    /// How long the kernel may trust what it is told.
+    /// How long the kernel may trust attributes.
     pub fn attribute_ttl(&self) -> Duration {
         self.tables.policy.attribute_ttl
     }
 
-    /// What is open and known.
+    /// The present sizes.
     pub fn gauges(&self) -> FsGauges {
         FsGauges {
             inodes: self.tables.inodes.lock().len(),

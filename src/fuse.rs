@@ -1,15 +1,18 @@
 //! The kernel's side: the mount itself and the FUSE session.
 //!
-//! A thin layer. [`adapter`] turns fuser's requests into calls of [`Fs`] and its
-//! answers into replies; [`mount`] makes and ends the mount; [`handshake`] agrees
-//! with the kernel, or goes on with what another process agreed on; [`session_pause`] lets a
-//! session rest while its mount is handed over. No policy lives here, and nothing else
-//! in fanfs imports fuser.
+//! A thin layer: no policy lives here, and no other module of fanfs imports fuser.
 //!
-//! *Invariant:* a session thread takes a request, hands it on and goes back for
-//! the next; it never waits for a replica, but for room for what a request carries
-//! ([`crate::fs`]'s intake), which has an end. Every request is replied to once, by
-//! whoever has the answer; a reply that is dropped is answered with EIO.
+//! - [`adapter`] turns fuser's requests into calls of [`Fs`] and its answers into replies.
+//! - [`mount`] makes and ends the mount.
+//! - [`handshake`] agrees on parameters with the kernel, or continues with those that another
+//!   process agreed on.
+//! - [`session_pause`] pauses a session while its mount is handed over.
+//!
+//! *Invariant:* the session never waits for a replica. A session thread takes a request, hands
+//! it on and returns for the next one. It may carry out a counted inline call, but at least two
+//! session threads never enter a replica. A thread may wait for a limited time for memory for a
+//! request's data (the payload budget of [`crate::fs`]). Every request gets one reply, from the
+//! thread that has the answer; a reply that is dropped is sent as EIO.
 
 mod adapter;
 mod attr_invalidation;
@@ -58,28 +61,27 @@ pub struct MountTarget {
 pub struct MountOptions {
     /// Shown as the mount's source.
     pub name: String,
-    /// Let other users in.
+    /// Allow access to other users.
     pub allow_other: bool,
-    /// Honour set-id bits.
+    /// Honor set-id bits.
     pub suid: bool,
-    /// Honour device nodes.
+    /// Honor device nodes.
     pub dev: bool,
-    /// Let programs be run.
+    /// Let programs on the mount run.
     pub exec: bool,
-    /// Let nothing be changed.
+    /// Allow no changes.
     pub read_only: bool,
     /// Session threads.
     pub threads: usize,
-    /// Requests that the kernel may have under way in the background.
+    /// Background requests that the kernel may have in flight.
     pub max_background: u16,
-    /// Most bytes that one request may ask for.
+    /// The most bytes that one request may ask for.
     pub max_request: u64,
-    /// Where replies whose data are pages are put together; `None` where there
-    /// are none.
+    /// Pipes in which replies made of pages are assembled; `None` if there are no such pipes.
     pub pipes: Option<PipePool>,
 }
 
-/// What the kernel keeps of how it was mounted; nobody can change it later.
+/// The mount options that the kernel keeps; they cannot be changed later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixedMountOptions {
     name: String,
@@ -91,7 +93,7 @@ pub struct FixedMountOptions {
 }
 
 impl MountOptions {
-    /// What the kernel keeps of them.
+    /// The options that the kernel keeps.
     pub fn fixed_options(&self) -> FixedMountOptions {
         FixedMountOptions {
             name: self.name.clone(),
@@ -105,7 +107,7 @@ impl MountOptions {
 }
 
 impl FixedMountOptions {
-    /// What of it `other` wants to be otherwise.
+    /// The first option that differs in `other`.
     pub fn first_difference(&self, other: &Self) -> Option<&'static str> {
         let pairs = [
             (self.name != other.name, "the volume's name"),
@@ -119,7 +121,7 @@ impl FixedMountOptions {
     }
 }
 
-/// A mounted file system, being served.
+/// A mounted file system that is being served.
 pub struct Session {
     mount_point: PathBuf,
     threads: Option<JoinHandle<io::Result<()>>>,
@@ -128,13 +130,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts `fs` at `place` and serves it on threads of its own. `first` is
-    /// called before the first request is taken.
+    /// Mounts `fs` at `place` and serves it on threads of its own. Calls `first` before it
+    /// takes the first request.
     ///
     /// # Errors
-    /// Where the mount fails, by mount(2) or fusermount3, or the kernel does not
-    /// speak FUSE as expected. Nothing is left mounted then, except a dead mount where
-    /// there was one.
+    /// If the mount fails, by mount(2) or fusermount3, or the kernel does not speak FUSE as
+    /// expected. Then nothing is left mounted, except a dead mount if there was one.
     pub fn start(
         fs: Arc<Fs>,
         place: &MountTarget,
@@ -157,11 +158,11 @@ impl Session {
         })
     }
 
-    /// Agrees with the kernel on nothing new, for a mount that another process has
-    /// served so far: what was `agreed` on then holds.
+    /// Prepares a session for a mount that another process has served so far. Negotiates
+    /// nothing with the kernel: the parameters `agreed` on then still hold.
     ///
     /// # Errors
-    /// Where `fs` would want something else of the kernel now.
+    /// If `fs` would now agree on other parameters.
     pub fn prepare_resume(
         fs: Arc<Fs>,
         options: &MountOptions,
@@ -177,12 +178,12 @@ impl Session {
         }
     }
 
-    /// Goes on serving the mount of `device`. Has the kernel send again what the
-    /// process before has not answered, where the kernel can; nobody else may read
-    /// requests or give answers any more.
+    /// Continues to serve the mount of `device`. If the kernel can, it resends the requests
+    /// that the process before has not answered. No other process may read requests or send
+    /// replies any more.
     ///
     /// # Errors
-    /// Where there are no threads.
+    /// If the kernel cannot be asked to resend, or the threads cannot be started.
     pub fn resume(
         ready: ResumableSession,
         agreed: InitParams,
@@ -207,83 +208,83 @@ impl Session {
         Ok(Self { mount_point, threads, pauser: parking, init_params: agreed })
     }
 
-    /// What was agreed on with the kernel.
+    /// The parameters agreed on with the kernel.
     pub fn init_params(&self) -> &InitParams {
         &self.init_params
     }
 
-    /// The device.
+    /// The FUSE device.
     pub fn device(&self) -> BorrowedFd<'_> {
         self.pauser.device()
     }
 
-    /// Takes no more requests until [`Session::unpause`]; those that were taken are
+    /// Takes no more requests until [`Session::unpause`]; requests that were taken are
     /// answered.
     ///
     /// # Errors
-    /// Where that cannot be made sure of; requests are taken as before then.
+    /// If that cannot be guaranteed; then requests are taken as before.
     pub fn pause(&self) -> io::Result<()> {
         self.pauser.pause()
     }
 
-    /// Threads that have not come back for the next request.
+    /// The number of threads that have not returned for the next request.
     ///
     /// # Errors
-    /// Where that cannot be seen.
+    /// If the threads' state cannot be read.
     pub fn busy_threads(&self) -> io::Result<usize> {
         self.pauser.busy_threads()
     }
 
-    /// Takes requests again.
+    /// Makes the session take requests again.
     ///
     /// # Errors
-    /// Where the descriptor cannot be replaced.
+    /// If the descriptor cannot be replaced.
     pub fn unpause(&self) -> io::Result<()> {
         self.pauser.unpause()
     }
 
-    /// Lets go of the mount: no answer gets to the kernel any more. Returns the device.
-    /// Parked it has to be already.
+    /// Drops the device: no reply reaches the kernel any more. Returns the device. The session
+    /// must be paused.
     ///
     /// # Errors
-    /// Where the descriptors cannot be replaced.
+    /// If the descriptors cannot be replaced.
     pub fn release_device(&self) -> io::Result<OwnedFd> {
         self.pauser.release_device()
     }
 
-    /// Has what [`Session::release_device`] has let go of again. What was answered meanwhile is
-    /// asked again.
+    /// Takes back the device that [`Session::release_device`] dropped. The kernel resends the
+    /// requests that were answered meanwhile.
     ///
     /// # Errors
-    /// Where the descriptors cannot be replaced.
+    /// If the descriptors cannot be replaced.
     pub fn reacquire_device(&self, device: &OwnedFd) -> io::Result<()> {
         self.pauser.reacquire_device(device)
     }
 
-    /// Lets go of the device for good, so that the kernel fails the requests that still wait
-    /// and the session's threads end. The end of the process does not do that while one of
-    /// its threads hangs in a replica.
+    /// Drops the device for good, so that the kernel fails the requests that still wait and the
+    /// session's threads end. The end of the process would not do that while one of its threads
+    /// hangs in a replica.
     ///
     /// # Errors
-    /// Where the descriptors cannot be replaced.
+    /// If the descriptors cannot be replaced.
     pub fn disconnect(&self) -> io::Result<()> {
         self.pauser.disconnect()
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    /// Whether the kernel has ended the session: somebody unmounted it.
+    /// Whether the kernel has ended the session because the volume was unmounted.
     pub fn has_ended(&self) -> bool {
         self.threads.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for the session's end and says how it ended.
+    /// Waits for the session's end and returns its result.
     ///
     /// # Errors
-    /// What reading from the FUSE device failed with.
+    /// The error of reading from the FUSE device.
     pub fn join(&mut self) -> io::Result<()> {
         match self.threads.take() {
             Some(threads) => {

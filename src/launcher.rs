@@ -1,18 +1,19 @@
 //! A small process that starts programs for the daemon.
 //!
-//! execve(2) closes what is marked close-on-exec, and closing a file of a hung FUSE mount
-//! waits for its answer: a daemon with a file open on a replica that hangs could not start
-//! its successor, and the child would hang inside execve, where even ps(1) waits for it.
-//! So the daemon forks this process before it opens anything on a replica, and asks it.
+//! execve(2) closes descriptors that are marked close-on-exec, and closing a file of a hung
+//! FUSE mount waits for that mount's answer. So a daemon with a file open on a hung replica
+//! could not start its successor. The child would hang inside execve, where even ps(1) waits
+//! for it. Therefore the daemon forks this process before it opens anything on a replica, and
+//! sends it requests.
 //!
-//! In goes a [`LaunchRequest`] with the program's standard input, out comes a process with a
-//! descriptor for it (pidfd_open(2)).
+//! A request is a [`LaunchRequest`] with the program's standard input. The answer is a process
+//! id with a descriptor of the process (pidfd_open(2)).
 //!
 //! *Invariants:*
-//! - It has nothing open but its socket and the standard streams.
-//! - It ends when the daemon does: its end of the socket shows the end, and where threads
-//!   of the daemon hang in the kernel and keep that open, the death of the daemon's first
-//!   thread ends it.
+//! - The launcher has nothing open but its socket and the standard streams.
+//! - The launcher ends when the daemon does. The socket shows the daemon's end. If threads of
+//!   the daemon hang in the kernel and keep the other end open, the death of the daemon's first
+//!   thread ends the launcher.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -41,50 +42,50 @@ static LAUNCHER: OnceLock<Mutex<Launcher>> = OnceLock::new();
 /// The daemon's end of the socket.
 struct Launcher {
     socket: OwnedFd,
-    /// The number of the last wish.
+    /// The number of the last request.
     last_request: u64,
 }
 
-/// No message is longer: the arguments of a mount.
+/// The longest message, bytes: the arguments of a mount.
 const MAX_MESSAGE: usize = 128 * 1024;
 
-/// How long starting a program may take. It is read from a disk.
+/// How long starting a program may take; the program is read from a disk.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is to be started.
+/// A program to start.
 #[derive(Serialize, Deserialize)]
 struct LaunchRequest {
-    /// The answer has the same. An answer that came too late for its own wish must not be
-    /// taken for the answer to the next one.
+    /// The response has the same number, so that a late response is not taken for the response
+    /// to the next request.
     number: u64,
     program: OsString,
     args: Vec<OsString>,
-    /// In which directory.
+    /// The working directory.
     at: OsString,
 }
 
-/// What came of it: a process, or an errno and its words.
+/// The result: a process id, or an errno and its text.
 type LaunchResult = Result<u32, (Option<i32>, String)>;
 
-/// The number of a wish, and what came of it.
+/// The number of a request, and its result.
 type LaunchResponse = (u64, LaunchResult);
 
 /// A process that was started.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     pidfd: OwnedFd,
 }
 
 impl ChildProcess {
-    /// Ends it.
+    /// Kills it.
     pub(crate) fn kill(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
     }
 }
 
-/// How long threads that have done their work may take to end.
+/// How long threads that have finished their work may take to end.
 const THREAD_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether the process has one thread.
@@ -92,11 +93,11 @@ fn is_single_threaded() -> io::Result<bool> {
     Ok(std::fs::read_dir("/proc/self/task")?.count() == 1)
 }
 
-/// Forks the launcher. To be called once, while the process has one thread, and before
-/// it has anything open on a replica.
+/// Forks the launcher. Must be called while the process has one thread, and before it has
+/// anything open on a replica. Later calls have no effect.
 ///
 /// # Errors
-/// Where there are no processes or descriptors.
+/// If there are no processes or descriptors, or there is a second thread.
 pub(crate) fn fork_launcher() -> io::Result<()> {
     if LAUNCHER.get().is_some() {
         return Ok(());
@@ -114,9 +115,9 @@ pub(crate) fn fork_launcher() -> io::Result<()> {
     // SAFETY: the process has one thread, so no lock is held that the child waits for.
     match unsafe { fork() }? {
         ForkResult::Parent { .. } => {
-            // The launcher's death shows at this end.
+            // With its other end closed here, this end shows the launcher's death.
             drop(theirs);
-            // It has nothing of the daemon's open any more when it says so.
+            // The launcher sends this when it has closed everything of the daemon's.
             recv::<()>(ours.as_fd())?;
             let _ = LAUNCHER.set(Mutex::new(Launcher { socket: ours, last_request: 0 }));
             Ok(())
@@ -133,7 +134,7 @@ pub(crate) fn fork_launcher() -> io::Result<()> {
 /// Starts a program under the name `fanfs`, with `stdin` as its standard input.
 ///
 /// # Errors
-/// What the program could not be started with; or that there is no launcher any more.
+/// The error of starting the program, or that there is no launcher any more.
 pub(crate) fn launch(
     program: &Path,
     args: Vec<OsString>,
@@ -170,7 +171,7 @@ impl Launcher {
             if number == self.last_request {
                 return started;
             }
-            // Its caller has stopped waiting for it.
+            // The caller of that request no longer waits.
             if let Ok(late) = started {
                 late.kill();
             }
@@ -187,7 +188,7 @@ fn to_child_process(came: LaunchResult, process: Option<OwnedFd>) -> io::Result<
     }
 }
 
-/// Lets go of everything that is the daemon's.
+/// Drops everything that belongs to the daemon.
 fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
     rustix::thread::set_name(c"fanfs-launcher")?;
     let parent = rustix::process::getppid();
@@ -195,14 +196,14 @@ fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
     if rustix::process::getppid() != parent {
         return Err(io::Error::other("the daemon has ended"));
     }
-    // Handled, not ignored: a program that is started does not inherit that.
+    // Handled, not ignored: a started program does not inherit a handler.
     let handler = SigHandler::Handler(ignore_signal);
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
         // SAFETY: the handler does nothing, which is safe at any moment.
         unsafe { sigaction(signal, &action) }?;
     }
-    // Its standard output may be what a command waits for to be closed.
+    // A command may wait for the end of this standard output.
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -212,8 +213,8 @@ fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
         |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?.filter_map(number).collect();
     for number in open.into_iter().filter(|number| *number > 2 && *number != own) {
-        // Nothing in this process uses it: all that goes on here has `socket`. The
-        // listing's own is closed already.
+        // Nothing in this process uses the descriptor: the code from here on has `socket`. The
+        // listing's own descriptor is closed already.
         let _ = nix::unistd::close(number);
     }
     std::env::set_current_dir("/")
@@ -248,7 +249,7 @@ fn serve_requests(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Sleeps until the daemon asks for something or ends, which returns true, or a child ends.
+/// Sleeps until the daemon sends a request or ends, which returns true, or a child ends.
 fn wait_for_request_or_exit(socket: &OwnedFd, children: &[(Pid, OwnedFd)]) -> io::Result<bool> {
     let all = std::iter::once(socket).chain(children.iter().map(|(_, process)| process));
     let mut all: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();

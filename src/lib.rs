@@ -1,11 +1,10 @@
 //! fanfs: one mount point over N mounts of the same data.
 //!
-//! This library is not a stable API: it exists for the program, its tests and its
-//! benchmarks, and any version may change anything in it. What is public is what one of
-//! these uses.
+//! This library is not a stable API. It exists for the program, its tests and its benchmarks, and
+//! any version may change it. Items are public because one of these uses them.
 //!
-//! Start reading in `docs/ARCHITECTURE.md`, which has the modules in the order
-//! in which a read goes through them.
+//! Start reading in `docs/ARCHITECTURE.md`, which describes the modules and follows a read through
+//! them.
 
 pub(crate) use fanfs_foundation::timeout;
 pub use fanfs_foundation::{config, format, mount_table, survey, volume};

@@ -1,13 +1,12 @@
-//! Memory that large things leave to small ones.
+//! Keeps memory free for small allocations.
 //!
-//! Where the system gives this process no more memory (a limit on its address space,
-//! strict overcommit), a buffer or a thread that cannot be had fails a read, which is
-//! told to who reads. A hundred bytes that cannot be had end the process. So what is
-//! large is taken only while there is room for more than it.
-
+//! If the system refuses this process memory (a limit on its address space, strict overcommit),
+//! failure to get a buffer or a thread fails one read, and the reader gets an error. Failure to get
+//! a hundred bytes aborts the process. So large allocations are made only while there is room for
+//! more than themselves.
 //!
-//! How much room there is is looked up, not tried out: what is taken to see whether it
-//! can be had is not there for anybody else at that moment.
+//! The free room is looked up, not probed by allocating: a probe would take the memory from other
+//! allocations for that moment.
 
 use std::fs::read_to_string;
 use std::ptr::NonNull;
@@ -19,15 +18,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::param::page_size;
 use rustix::process::{Resource, getrlimit};
 
-/// What is left at least, bytes. Between two large things all the rest took less than
-/// a tenth of it.
+/// The least room that must stay free, bytes. Between two large allocations, all others took less
+/// than a tenth of it.
 const MIN_HEADROOM: u64 = 16 << 20;
 
-/// Who looks and takes is alone: two would both find room for one.
+/// Held while checking for room and allocating: otherwise two threads could both find room for one.
 static ALLOCATION_LOCK: Mutex<()> = Mutex::new(());
 
-/// New zeroed memory of `bytes`, a multiple of the page size; `None` where too little
-/// would be left. It is the caller's, to be given back with munmap(2).
+/// Maps new zeroed memory of `bytes`, a multiple of the page size. `None` if too little room would
+/// stay free. The caller owns the memory and frees it with munmap(2).
 pub(crate) fn try_map(bytes: usize) -> Option<NonNull<u8>> {
     let _alone = ALLOCATION_LOCK.lock();
     if !is_available(bytes) {
@@ -40,17 +39,17 @@ pub(crate) fn try_map(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(memory.ok()?.cast())
 }
 
-/// Whether something of `bytes` would leave enough.
+/// Whether an allocation of `bytes` would leave enough room.
 pub(crate) fn is_available(bytes: usize) -> bool {
     let wanted = bytes as u64 + MIN_HEADROOM;
     let has_room = |room: Option<u64>| room.is_none_or(|room| room >= wanted);
     has_room(address_space_left()) && has_room(commit_left())
 }
 
-/// Bytes of address space that this process may still take; `None` for no limit.
+/// The address space that this process may still allocate, bytes; `None` if there is no limit.
 fn address_space_left() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
-    // Without memory of its own: there may be none.
+    // On the stack: there may be no memory to allocate.
     let mut text = [0; 32];
     let file = openat(CWD, "/proc/self/statm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let read = read(file.ok()?, &mut text).ok()?;
@@ -58,8 +57,8 @@ fn address_space_left() -> Option<u64> {
     Some(limit.saturating_sub(used * page_size() as u64))
 }
 
-/// Bytes that this machine may still promise, where it promises no more than it has
-/// (`vm.overcommit_memory` 2); `None` where it does.
+/// The memory that the system may still commit, bytes, if it forbids overcommit
+/// (`vm.overcommit_memory` 2); otherwise `None`.
 fn commit_left() -> Option<u64> {
     let mode = read_to_string("/proc/sys/vm/overcommit_memory").ok()?;
     if mode.trim() != "2" {

@@ -1,20 +1,18 @@
-//! What a volume tells Prometheus.
+//! Publishes a volume's metrics for Prometheus.
 //!
-//! [`definitions`] is the list of all metrics: what each is called, what it means, and where
-//! in a [`Status`] its value is. [`encode`] writes them down, [`http`] answers HTTP
-//! requests with that, and [`textfile`] puts it into a file; [`Exporter`] is both for
-//! as long as a volume is mounted.
+//! [`definitions`] lists all metrics: each one's name, meaning, and the place of its value in a
+//! [`Status`]. [`encode`] writes them as text, [`http`] serves that text to HTTP requests, and
+//! [`textfile`] writes it to a file. [`Exporter`] does both while a volume is mounted.
 //!
-//! In goes a function that says how the volume is, as `fanfs status` does: nothing is
-//! counted for metrics alone, and nothing is done between two requests for them.
+//! The input is a function that returns the volume's state, the same that `fanfs status` shows.
+//! Nothing is counted for metrics alone, and the endpoint does nothing between two requests.
 //!
 //! *Invariants:*
-//! - Who asks costs a bounded amount of memory, for a bounded time, and there are so
-//!   many of them at most.
-//! - Labels are names in the volume's file, and words of fanfs: no file of the volume is
-//!   named, and there are as many series as the volume's file makes it.
-//! - What is left behind at the end, a socket or a file, is removed by who made it, and
-//!   only if it is still his.
+//! - Each request costs bounded memory and time, and the number of concurrent requests is bounded.
+//! - Labels contain only names from the volume's configuration and words of fanfs, never the name
+//!   of a file in the volume. The configuration bounds the number of series.
+//! - At the end, each daemon removes the socket and the file that it made, unless another process
+//!   has replaced them.
 
 mod definitions;
 mod encode;
@@ -36,23 +34,22 @@ pub use process::ProcessStats;
 
 use textfile::TextfileWriter;
 
-/// How a volume is at some moment.
+/// The state of a volume at one moment.
 pub struct MetricsSnapshot {
-    /// As `fanfs status` shows it.
+    /// The state that `fanfs status` shows.
     pub status: Status,
-    /// What applications waited for their reads.
+    /// The latency of applications' reads.
     pub read_latency: HistogramSnapshot,
-    /// How long positioned reads took, of each replica in their order.
+    /// The duration of positioned reads on each replica, in configuration order.
     pub replica_read_latency: Vec<HistogramSnapshot>,
-    /// The daemon; `None` where its process is not to be published.
+    /// The daemon's process; `None` if it must not be published.
     pub process: Option<ProcessStats>,
 }
 
-/// Says how a volume is.
+/// Returns the current state of a volume.
 pub type SnapshotFn = Arc<dyn Fn() -> MetricsSnapshot + Send + Sync>;
 
-/// What publishes a volume's metrics; that ends, and nothing is left behind, when it is
-/// dropped.
+/// Publishes a volume's metrics. Dropping it stops that, and removes the socket and the file.
 pub struct Exporter {
     tasks: Vec<tokio::task::JoinHandle<()>>,
     socket_path: Arc<endpoint::SharedSocketPath>,
@@ -60,9 +57,9 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Publishes what `look` sees where `config` says. `opened` is the address where it
-    /// is had already; without it, it is waited for: the daemon before this one, or what
-    /// is left of it, may not have let go of it yet.
+    /// Starts to publish the result of `look` as `config` says. `opened` is the listener if it is
+    /// already bound. Without it, the exporter waits for the address: the previous daemon, or its
+    /// remains, may still hold it.
     pub fn start(
         runtime: &tokio::runtime::Handle,
         config: &config::MetricsConfig,
@@ -90,7 +87,7 @@ impl Exporter {
         Self { tasks, socket_path: socket, file }
     }
 
-    /// Gives up the address and writes no more; what is there stays for the next daemon.
+    /// Releases the address and stops writing; the socket and the file stay for the next daemon.
     pub fn suspend(&self) {
         self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
         if let Some(file) = &self.file {

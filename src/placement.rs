@@ -1,15 +1,14 @@
 //! Where a file's chunks are: which nodes hold which bytes.
 //!
-//! An NFS mount shows none of it, so it is asked for out of band: a [`Provider`]
-//! runs the cluster's own tool, asks its name service, or looks into a table.
-//! What comes back is a [`ChunkMap`].
+//! An NFS mount shows none of this, so fanfs asks out of band. A [`Provider`] runs the
+//! cluster's own tool, asks its name service, or reads a table. Its answer is a [`ChunkMap`].
 //!
-//! The [`Locator`] asks, beside the reads, keeps what was answered for each file
-//! ([`file`]), and translates nodes to replicas ([`node_names`]). Subtrees that are
-//! pinned by configuration are in [`affinity`].
+//! The [`Locator`] asks in parallel with the reads. It keeps the answers for each file
+//! ([`file_placement`]), and translates nodes to replicas ([`node_names`]). [`affinity`] has
+//! the subtrees that the configuration pins.
 //!
-//! *Invariant:* no read waits for a provider. Until it has answered, and when it
-//! does not, every replica is a candidate like any other.
+//! *Invariant:* no read waits for a provider. Until the provider has answered, and when it does
+//! not, all replicas are equal candidates.
 
 pub mod affinity;
 pub mod beegfs;
@@ -46,18 +45,17 @@ use crate::config::placement::{CommandError, ProviderConfig as Written};
 use crate::config::{self, PlacementConfig};
 use crate::volume::{ByteRange, ReplicaId};
 
-/// What a provider returns.
+/// The result of a provider's calls.
 pub type Result<T> = std::result::Result<T, PlacementError>;
 
-/// What is asked of a provider.
+/// A question to a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// The file, relative to the replicas' roots.
     pub path: PathBuf,
     /// Its size, bytes.
     pub size: u64,
-    /// The bytes that a reader is about to read; a piecewise provider answers
-    /// for these alone.
+    /// The bytes that a reader is about to read; a piecewise provider answers only for these.
     pub range: ByteRange,
     /// A replica's directory, under which the file can be found.
     pub replica: PathBuf,
@@ -72,15 +70,15 @@ impl Query {
     }
 }
 
-/// Answers to come.
+/// A provider's answer to come.
 pub type LocateFuture<'a> = Pin<Box<dyn Future<Output = Result<ChunkMap>> + Send + 'a>>;
 
 /// A source that knows where chunks are.
 pub trait Provider: Send + Sync {
-    /// As in `[placement] provider`.
+    /// Its name, as in `[placement] provider`.
     fn name(&self) -> &'static str;
 
-    /// Whether it answers for the range asked for, not for the whole file.
+    /// Whether it answers only for the range asked for, not for the whole file.
     fn is_piecewise(&self) -> bool {
         false
     }
@@ -89,11 +87,11 @@ pub trait Provider: Send + Sync {
     fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a>;
 }
 
-/// Who is asked, by configuration; `chunk_size` is the volume's.
+/// The configured source of placement; `chunk_size` is the volume's.
 ///
 /// # Errors
-/// Where the provider cannot be used as it is configured: a table that is none,
-/// a file of certificates that cannot be read.
+/// If the provider cannot be used as it is configured: for example, the table is malformed or
+/// the file of certificates cannot be read.
 pub fn build_source(placement: &PlacementConfig, chunk_size: u64) -> Result<PlacementSource> {
     let limit = placement.timeout;
     let root = placement.root.clone();
@@ -151,7 +149,7 @@ fn command_template(own: Option<&[String]>, usual: &[&str]) -> Result<command::C
     command::CommandTemplate::new(words).map_err(refused)
 }
 
-/// The names that the replicas answer to by configuration.
+/// The configured names of the replicas' nodes.
 pub fn configured_names(replicas: &[config::ReplicaConfig]) -> NodeNames {
     let mut names = NodeNames::new();
     for (id, replica) in replicas.iter().enumerate() {

@@ -1,25 +1,23 @@
-//! One read's life.
+//! The life of a read.
 //!
-//! A read of some bytes of an [`OpenFile`] is cut into pieces ([`split`]): those
-//! that are in memory, those that somebody is fetching already, and those that
-//! are missing. The missing ones become fetches, at most a segment long, and go
-//! into the scheduler's queue together with what [`readahead`] advises. What the
-//! scheduler decides is carried out on the replicas' pools; the thread that
-//! brings the last byte of a request answers it.
+//! A read of an [`OpenFile`] is cut into pieces ([`split`]): those that are in memory, those that
+//! another read is already fetching, and those that are missing. The missing ones become fetches of
+//! at most one segment. They go into the scheduler's queue together with the pieces that
+//! [`readahead`] advises. The replicas' pools carry out the scheduler's decisions. The thread that
+//! delivers the last byte of a request answers it.
 //!
-//! In goes a range and a [`Sink`]; out comes one call of that sink, with exactly
-//! the bytes asked for (fewer only at the end of the file) or with an error,
-//! not later than [`crate::replicas::request_deadline`] says.
+//! The input is a range and a [`Sink`]. The output is one call of that sink, with exactly the
+//! requested bytes (fewer only at the end of the file) or with an error.
+//! [`crate::replicas::request_deadline`] limits the time until that call.
 //!
 //! *Invariants:*
-//! - No method blocks on a replica; all may be called from a FUSE thread.
-//! - A byte is fetched once for all who want it while it is known.
+//! - No method blocks on a replica; a FUSE thread may call any of them.
+//! - A byte is fetched once for all readers that want it while its segment is known.
 //! - All bytes of one answer belong to one version of the file.
-//! - Memory for data is claimed before it is used, all that a request may need
-//!   at once, before the request holds on to anything else.
-//! - Locks are taken in the order: a file's segments, the scheduler, the
-//!   replicas' health, a fetch's state; none is held while a sink is called or an attempt
-//!   is submitted.
+//! - Memory for data is claimed before it is used. A request claims all that it may need at once,
+//!   before it holds anything else.
+//! - Locks are taken in this order: a file's segments, the scheduler, the replicas' health, a
+//!   fetch's state. None is held while a sink is called or an attempt is submitted.
 
 mod active_readers;
 mod attempt;
@@ -79,8 +77,8 @@ pub use request::{ReadData, ReadParams, RequestOrigin, Sink};
 pub use tracer::TraceStream;
 pub use versioned_file::VersionedFile;
 
-/// Segments from this size on are not copied where they need not be; below it
-/// one copy costs less than the system calls.
+/// Segments of at least this size are not copied if that can be avoided. For smaller ones, one copy
+/// costs less than the system calls.
 const MIN_PIPED_BYTES: u64 = 64 * 1024;
 
 /// The read path of one volume.
@@ -90,12 +88,11 @@ pub struct Reader {
     buffers: BufferPool,
     scheduler: RankedMutex<Scheduler<Arc<SegmentFetch>>>,
     eviction_queues: EvictionQueues,
-    /// Unanswered requests, the oldest first; answered ones stay until they
-    /// get to the front.
+    /// Unanswered requests, the oldest first. An answered request stays until it reaches the front.
     requests: Mutex<std::collections::VecDeque<Arc<ReadRequest>>>,
-    /// In which order files get memory, where they have to wait for it.
+    /// The order in which files get memory when they must wait for it.
     memory_queue: Mutex<FairQueue>,
-    /// Handles that have a readahead window; they share the budget.
+    /// Handles with a readahead window; they share the budget.
     active_readers: ActiveReaders,
     counters: Arc<VolumeCounters>,
     locator: Arc<Locator>,
@@ -105,19 +102,19 @@ pub struct Reader {
 
 type Dispatches = Vec<Dispatch<Arc<SegmentFetch>>>;
 
-/// One open handle's place in the read path.
+/// One open handle's state in the read path.
 pub struct ReadHandle {
     readahead: Mutex<(Readahead, LastCounted)>,
 }
 
-/// Memory and queues as they stand.
+/// Memory and queues at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadGauges {
     /// Bytes of the budget in use.
     pub buffer_used: u64,
     /// Bytes kept for reuse.
     pub buffer_idle: u64,
-    /// Bytes of memory that buffers take, in use or kept.
+    /// Bytes of memory that buffers occupy, in use or kept for reuse.
     pub buffer_memory: u64,
     /// The budget.
     pub buffer_budget: u64,
@@ -164,8 +161,8 @@ impl Reader {
         reader
     }
 
-    /// A file at `path`, at this version, that no replica has opened yet; they will
-    /// do so in the name of `who`.
+    /// A file at `path`, at this version, that no replica has opened yet. Replicas will open it
+    /// under the credentials `who`.
     pub fn new_open_file(
         &self,
         path: PathBuf,
@@ -192,7 +189,7 @@ impl Reader {
         OpenFile::new(params, self.replicas.len())
     }
 
-    /// Who knows where chunks are.
+    /// Locates chunks and pinned files.
     pub fn locator(&self) -> &Arc<Locator> {
         &self.locator
     }
@@ -203,7 +200,7 @@ impl Reader {
         ReadHandle { readahead: Mutex::new((readahead, LastCounted::default())) }
     }
 
-    /// Answers `sink` with the bytes of what is asked for that the file has.
+    /// Reads the requested range, cut at the end of the file, and calls `sink` with the result.
     pub fn read(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -223,8 +220,8 @@ impl Reader {
             return sink(Err(ReadError::Deadline));
         }
         file.expire_bans();
-        // Before the answer: the next request comes right after it, perhaps to
-        // another thread, and is to be seen after this one.
+        // Before the answer: the kernel sends the next request right after it, perhaps to another
+        // thread. Readahead must see that request after this one.
         let now = Instant::now();
         let advice = self.observe_read(file, handle, range, now);
         let request = ReadRequest::new(ReadParams { range, ..asked }, self.policy.deadlines, sink);
@@ -234,7 +231,7 @@ impl Reader {
             self.try_start_request(file, &request, range, None)
         });
         if let Some(sent) = served {
-            // Whoever visits a replica may be away for long.
+            // Dispatch the others first: an inline read may take long.
             let (first, own) = self.take_inline(sent, thread);
             self.dispatch(first);
             self.prefetch(file, handle, range, advice);
@@ -246,7 +243,7 @@ impl Reader {
         self.serve_waiters();
     }
 
-    /// Has a request wait until there are `bytes` of memory for it.
+    /// Queues a request until it can have `bytes` of memory.
     fn wait_for_memory(
         self: &Arc<Self>,
         file: Arc<OpenFile>,
@@ -265,8 +262,8 @@ impl Reader {
             let granted = claim.bytes();
             match reader.try_start_request(&file, &request, range, Some(claim)) {
                 Some(sent) => reader.dispatch(sent),
-                // What others fetch in the midst of it leaves gaps, and each gap
-                // takes a buffer of its own.
+                // Segments that others fetch in the middle of the range leave gaps, and each gap
+                // takes its own buffer.
                 None if granted < reader.buffers.budget().limit() => {
                     reader.wait_for_memory(file, request, range, granted * 2);
                 }
@@ -275,9 +272,9 @@ impl Reader {
         });
     }
 
-    /// Collects and requests the pieces of `range`; returns what is to be sent
-    /// now, or `None`, with nothing done, where memory for them is short.
-    /// `claim`, if it is enough, pays for all of them.
+    /// Collects the pieces of `range` and creates fetches for the missing ones. Returns the
+    /// attempts to dispatch now. Returns `None`, with nothing done, if there is too little memory.
+    /// If `claim` is enough, it pays for all pieces.
     fn try_start_request(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -329,8 +326,7 @@ impl Reader {
         Some(self.enqueue_fetches(fresh, joined))
     }
 
-    /// Puts fetches into the queue, those in `joined` to its front, and decides
-    /// what to send.
+    /// Queues new fetches, moves those in `joined` to the front, and decides which to dispatch.
     fn enqueue_fetches(
         &self,
         fresh: Vec<Arc<SegmentFetch>>,
@@ -362,8 +358,8 @@ impl Reader {
         dispatches
     }
 
-    /// Notes whose nodes hold the segments, as far as that is known, and sees to
-    /// it that it becomes known.
+    /// Records which replicas' nodes hold the segments, if known, and queries the placement if that
+    /// is due.
     fn locate_segments(&self, fresh: &[Arc<SegmentFetch>], now: Instant) {
         let Some(first) = fresh.first() else { return };
         let Some(at) = &first.file.placement_hints().located_file else { return };
@@ -376,7 +372,7 @@ impl Reader {
         }
     }
 
-    /// Hands what was decided to the replicas' own threads.
+    /// Hands attempts to the replicas' own threads.
     fn dispatch(self: &Arc<Self>, dispatches: Dispatches) {
         if !dispatches.is_empty() {
             self.wake_ticker();
@@ -386,12 +382,12 @@ impl Reader {
         }
     }
 
-    /// A handle is closed.
+    /// Removes a closed handle.
     pub fn close_handle(&self, handle: &ReadHandle) {
         self.active_readers.remove_reader(handle.readahead.lock().1);
     }
 
-    /// Forgets all segments of a file version that nobody will read again.
+    /// Forgets all segments of a file version that will not be read again.
     pub fn retire_file(&self, file: &OpenFile) {
         file.retire();
         self.abandon_readahead(file, ByteRange::new(0, u64::MAX));
@@ -400,21 +396,21 @@ impl Reader {
         self.buffers.budget().grant_waiters();
     }
 
-    /// A pipe for the segment's pages, where they may stay pages: where nobody
-    /// but one reader wants them, and they are many.
+    /// A pipe for the segment, if its data may stay as pages of the page cache: the segment is
+    /// large, starts on a page, and is not kept for a second reader.
     fn pipe_for(&self, fetch: &SegmentFetch) -> Option<Pipe> {
         let pipes = self.policy.pipes.as_ref()?;
         let range = fetch.range;
         let fits = (MIN_PIPED_BYTES..=pipes.bytes() as u64).contains(&range.len());
         let is_alone = !fetch.file.should_keep_segments() || fetch.file.readers() <= 1;
-        // Pages that are filled in part take as much room as full ones.
+        // Partly filled pages take as much room in a pipe as full ones.
         let is_even = range.start.is_multiple_of(page_size() as u64);
         if fits && is_even && is_alone { pipes.pipe().ok() } else { None }
     }
 
     fn track(&self, request: &Arc<ReadRequest>) {
         let mut requests = self.requests.lock();
-        // One that is done again is older than those that came meanwhile.
+        // A request that waits again is older than those that have come since.
         let older = requests.iter().rposition(|other| other.since <= request.since);
         requests.insert(older.map_or(0, |at| at + 1), Arc::clone(request));
         drop(requests);
@@ -447,7 +443,7 @@ impl Reader {
     }
 
     fn fail_request(&self, request: &ReadRequest, error: ReadError) {
-        // Before the answer: the kernel's next request may come at once.
+        // Before the answer: the kernel may send its next request at once.
         if error == ReadError::Deadline
             && let Some(fetch) = request.first_part()
         {
@@ -457,7 +453,7 @@ impl Reader {
         increment(&self.counters.read_errors);
         self.trace_request(request, parts.iter(), Some(error));
         self.counters.read_latency.record(request.since.elapsed());
-        // What hangs is left to itself: the next request begins afresh.
+        // A hung fetch is forgotten, so that the next request starts a new one.
         for fetch in parts {
             if fetch.data().is_none() || fetch.file.is_retired() {
                 self.abandon_if_unwanted(&fetch);
@@ -467,13 +463,13 @@ impl Reader {
         }
     }
 
-    /// Forgets a segment, and takes it out of the queue if nobody waits for it any
-    /// more: there it would keep its memory until its replica can be asked.
+    /// Forgets a segment, and takes it out of the queue if no request waits for it. In the queue it
+    /// would keep its memory until its replica has room.
     fn abandon_if_unwanted(&self, fetch: &Arc<SegmentFetch>) {
         let known = fetch.segments();
         let mut known = known.as_ref().map(|known| known.lock());
         let mut scheduler = self.scheduler.lock();
-        // On its way it cannot be stopped, but nobody else need be asked.
+        // An attempt in flight cannot be stopped, but no other replica need be asked.
         if let Some(want) = fetch.withdraw_if_unwanted() {
             scheduler.cancel(want);
         }
@@ -483,7 +479,7 @@ impl Reader {
         }
     }
 
-    /// Fails whatever still waits: the volume is going away.
+    /// Fails all unanswered requests: the volume is stopping.
     pub fn stop(&self) {
         let waiting: Vec<_> = self.requests.lock().drain(..).collect();
         for request in waiting {
@@ -492,7 +488,7 @@ impl Reader {
         self.end_traces();
     }
 
-    /// Memory and queues as they stand.
+    /// Memory and queues at present.
     pub fn gauges(&self) -> ReadGauges {
         let (waiting, in_flight) = self.scheduler.lock().depth();
         let requests = self.requests.lock().iter().filter(|request| !request.is_answered()).count();
@@ -507,7 +503,7 @@ impl Reader {
         }
     }
 
-    /// What the scheduler knows of each replica.
+    /// The scheduler's measurements of each replica.
     pub fn replica_snapshots(&self) -> ReplicaMap<ReplicaSnapshot> {
         self.scheduler.lock().snapshots(&self.replicas.lock_health(), Instant::now())
     }

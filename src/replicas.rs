@@ -1,19 +1,19 @@
-//! Replicas at run time: everything that reads and metadata calls share about them.
+//! Replicas at run time: the state that reads and metadata calls share.
 //!
-//! [`Replicas`] is what both hold on to: each replica with its threads, its health, and the
-//! clock. The parts:
+//! [`Replicas`] holds each replica with its threads, the health of all replicas, and the ticker.
+//! The parts are:
 //!
-//! - [`health`]: whether one replica may be asked, as a state machine; [`health_board`]: the
-//!   health of all of them together; [`availability`]: how reads and calls see and report it;
-//!   [`mount_check`]: an ejected replica proves that it is the mount that it was.
-//! - [`lateness`]: when a segment or a call is late; [`hedge_budget`]: what asking a second
-//!   replica for it may cost; [`request_deadline`]: how long a request may go without progress.
-//! - [`Ticker`]: the clock that looks after whatever waits for a replica.
-//! - [`metadata_client`]: calls that are not reads. [`metadata_order`] orders the replicas, and
+//! - [`health`]: whether one replica may be asked, as a state machine; [`health_board`]: the health
+//!   of all replicas together; [`availability`]: how reads and calls see and report it;
+//!   [`mount_check`]: an ejected replica must prove that it is still the same mount.
+//! - [`lateness`]: when a segment or a call is late; [`hedge_budget`]: how many hedges may be sent;
+//!   [`request_deadline`]: how long a request may go without progress.
+//! - [`Ticker`]: the clock for everything that waits for a replica.
+//! - [`metadata_client`]: calls other than reads. [`metadata_order`] orders the replicas, and
 //!   [`task`] runs the requests that wait for the answers.
 //!
-//! *Invariant:* while the health board is locked no replica is called, nothing is submitted to
-//! one, and of all other locks only those of single fetches are taken.
+//! *Invariant:* while the health board is locked, no replica is called and no job is submitted to
+//! one. Of all other locks, only those of single fetches are taken.
 
 mod availability;
 pub mod health;
@@ -73,7 +73,7 @@ impl Replicas {
         self.members.is_empty()
     }
 
-    /// All of them, as a set.
+    /// The set of all replicas.
     pub fn all(&self) -> ReplicaSet {
         self.members.all()
     }
@@ -88,23 +88,23 @@ impl Replicas {
         self.members.map(of)
     }
 
-    /// The permits by which session threads call a replica themselves.
+    /// The permits for inline calls by session threads.
     pub fn inline_permits(&self) -> &InlinePermits {
         &self.inline_permits
     }
 
-    /// The clock.
+    /// The ticker of the volume.
     pub fn ticker(&self) -> &Ticker {
         &self.ticker
     }
 
-    /// The health of all replicas, for decisions that consist of several looks. See the module
-    /// for what may be done meanwhile.
+    /// Locks the health of all replicas, for decisions with several steps. See the module's
+    /// invariant.
     pub(crate) fn lock_health(&self) -> RankedMutexGuard<'_, HealthBoard> {
         self.health.lock()
     }
 
-    /// Runs the clock; never returns. Spawn it once.
+    /// Runs the ticker; never returns. Spawn it once.
     pub async fn run_ticker(self: Arc<Self>) {
         let own: Weak<dyn Ticked> = Arc::<Self>::downgrade(&self);
         self.ticker.add(own);

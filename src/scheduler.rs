@@ -1,36 +1,29 @@
-//! Which replica reads which segment, and when.
+//! Decides which replica reads which segment, and when.
 //!
-//! Segments that are wanted wait in one queue for the whole volume, the most
-//! urgent first. Whenever something changed (a segment was wanted, one came
-//! back, time passed) the owner asks [`Scheduler::schedule`] what to send where.
-//! Pure parts answer:
+//! Requested segments wait in one queue for the whole volume, the most urgent first. After each
+//! event (a new segment, a delivery, passed time) the owner calls [`Scheduler::schedule`] for the
+//! reads to dispatch. The decisions are pure:
 //!
-//! - [`estimate`]: how fast each replica delivers, measured apart for segments
-//!   that its node holds and for others ([`rate`]); how long its reads take at
-//!   least; how much is in flight to it. [`cache_hits`]: deliveries from a page cache, which
-//!   do not count as measurements.
-//! - [`assign`]: each waiting segment goes to the replica that is expected to
-//!   complete it first, counting what is in flight there *and* what waits
-//!   before it. So a slow replica is given segments far ahead of the reader, in
-//!   time to be ready when he gets there, and none at all where a fast one
-//!   would be done sooner. Round-robin over 160, 100 and 40 MiB/s delivers 120.
-//!   Whose node holds the segment goes first; who does not is asked where that
-//!   is measurably sooner.
-//! - `hedge_scan`: which late segments a second replica is asked for.
-//! - [`fair_queue`]: in which order files are served.
+//! - [`estimate`]: how fast each replica delivers, measured separately for segments that its node
+//!   holds and for others ([`rate`]); the minimum time of its reads; the bytes in flight to it.
+//!   [`cache_hits`]: deliveries from a page cache, which do not count as measurements.
+//! - [`assign`]: each waiting segment goes to the replica with the earliest expected completion,
+//!   counting the work in flight there *and* the work queued before it. So a slow replica gets
+//!   segments far ahead of the reader, in time for the reader to arrive. It gets none if a fast
+//!   replica would complete them sooner. Round-robin over 160, 100 and 40 MiB/s delivers 120. A
+//!   replica whose node holds the segment goes first; another is asked if it is measurably sooner.
+//! - `hedge_scan`: which late segments are hedged.
+//! - [`fair_queue`]: the order in which files are served.
 //!
-//! Which replicas may be asked at all, and when a segment is late, is decided for reads and
-//! metadata calls alike, in [`crate::replicas`]. The owner passes the
-//! [`HealthBoard`] that both share.
+//! [`crate::replicas`] decides which replicas may be asked at all, and when a segment is late, for
+//! reads and metadata calls alike. The owner passes the [`HealthBoard`] that both share.
 //!
-//! A segment is bound to a replica as late as possible: what exceeds a
-//! replica's in-flight cap (about twice rate x latency) stays in the queue and
-//! is thought over again at the next event.
+//! A segment is bound to a replica as late as possible. Segments beyond a replica's in-flight cap
+//! (about twice rate x latency) stay in the queue, and the next event decides again.
 //!
-//! *Invariants:* nothing here does I/O or reads a clock; time comes in as an
-//! argument. A segment that was wanted is sent until it is delivered,
-//! cancelled, or has nobody left to be sent to. In-flight counts equal the
-//! attempts that have not finished.
+//! *Invariants:* nothing here does I/O or reads a clock; time comes in as an argument. A requested
+//! segment is dispatched until it is delivered, cancelled, or has no replica left. In-flight counts
+//! equal the attempts that have not finished.
 
 pub mod assign;
 pub mod cache_hits;
@@ -53,15 +46,14 @@ use estimate::{InFlightLimits, InFlightRead, ReplicaEstimate};
 use fair_queue::FairQueue;
 use rate::{Locality, PerLocality};
 
-/// Names one attempt to read one segment from one replica.
+/// Identifies one attempt to read one segment from one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(u64);
 
-/// Names a segment that waits in the queue, and orders it: those that a reader
-/// waits for come first, then the others; files in [`fair_queue`], the segments of
-/// one as they came. (Ordered by the distance from the reader when they came, a
-/// window that is refilled in one go overtakes what had been wanted before it,
-/// and the reader waits for that.)
+/// Identifies a waiting segment, and orders the queue: segments that a reader waits for come first,
+/// then readahead. Within each, files take turns as in [`fair_queue`], and the segments of a file
+/// keep their order of arrival. They are not ordered by distance from the reader: a window that is
+/// refilled in one go would overtake earlier requests. The reader would wait for those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueKey {
     /// `false` sorts first.
@@ -70,40 +62,40 @@ pub struct QueueKey {
     sequence: u64,
 }
 
-/// A segment that is wanted.
+/// A requested segment.
 #[derive(Clone, Debug)]
 pub struct SegmentRequest<T> {
-    /// What the owner knows it by.
+    /// The owner's handle for it.
     pub item: T,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Whether it is fetched ahead, and nobody waits for it yet.
+    /// Whether it is readahead, which no request waits for yet.
     pub is_readahead: bool,
     /// Replicas that it may be read from.
     pub candidates: ReplicaSet,
-    /// Who holds its chunk.
+    /// The holders of its chunk.
     pub holders: Holders,
-    /// Replicas that it is pinned to: others are asked only where none of them
-    /// can be. Empty where it is not pinned.
+    /// Replicas to which it is pinned: others are asked only if none of them can be. Empty if it is
+    /// not pinned.
     pub pinned: ReplicaSet,
-    /// Whether it is on its way from another replica, which is late.
+    /// Whether it is a second read, because the first one is late.
     pub is_hedge: bool,
-    /// Names the file that it belongs to.
+    /// Identifies the file that it belongs to.
     pub file_number: u64,
-    /// Its first byte there.
+    /// Its first byte in the file.
     pub start: u64,
-    /// Replicas that have the file open; all where that does not matter.
+    /// Replicas that have the file open; all if that does not matter.
     pub open_on: ReplicaSet,
 }
 
 impl<T> SegmentRequest<T> {
-    /// Whom to choose from while `usable` may be asked.
-    /// None of those where reads of its file hang: one more would take a place and wait.
+    /// The replicas to choose from while `usable` may be asked. Excludes those where reads of its
+    /// file hang: one more read would take a place and wait.
     fn eligible_replicas(&self, usable: ReplicaSet, hung: &HungFiles) -> ReplicaSet {
         let hung = hung.get(&self.file_number).copied().unwrap_or(ReplicaSet::EMPTY);
         let candidates = self.candidates.minus(hung);
-        // A segment whose candidates are all ejected is better tried than
-        // failed: the last replica is never ejected.
+        // If all its candidates are ejected, trying one is better than failing: the last replica is
+        // never ejected.
         let healthy = candidates.and(usable);
         let left = if healthy.is_empty() { candidates } else { healthy };
         let pinned = left.and(self.pinned);
@@ -115,47 +107,47 @@ impl<T> SegmentRequest<T> {
     }
 }
 
-/// A decision: send this segment there. Finish it with [`Scheduler::attempt_finished`].
+/// A decision to read this segment from that replica. End it with [`Scheduler::attempt_finished`].
 #[derive(Debug)]
 pub struct Dispatch<T> {
-    /// Names the attempt.
+    /// The id of the attempt.
     pub attempt: AttemptId,
     /// The segment.
     pub item: T,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Where to read it.
+    /// The replica to read from.
     pub replica: ReplicaId,
-    /// Whether that one's node holds it.
+    /// Whether that replica's node holds it.
     pub locality: Locality,
 }
 
-/// What is known of an attempt that has ended.
+/// The measurements of an ended attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinishedAttempt {
     /// How long it took.
     pub took: Duration,
-    /// How long it took to be served: the time since what came before it.
-    /// `None` where it was too small to tell, or did not deliver.
+    /// Its service time: the time since the delivery before it. `None` for a small read, or without
+    /// a delivery.
     pub service_time: Option<Duration>,
     /// Whether the replica's node holds the segment.
     pub locality: Locality,
-    /// Whether it was a second read of what was late elsewhere.
+    /// Whether it was a hedge.
     pub is_hedge: bool,
 }
 
-/// A segment that is later than it should be and may go to another replica too.
+/// A late segment that may be hedged.
 #[derive(Debug)]
 pub struct LateAttempt<T> {
     /// The segment.
     pub item: T,
-    /// Who is late with it.
+    /// The replica that is late.
     pub replica: ReplicaId,
-    /// Whom to ask.
+    /// The replicas that may be asked.
     pub candidates: ReplicaSet,
-    /// The attempt that is late.
+    /// The late attempt.
     attempt: AttemptId,
-    /// What the second one is to cost.
+    /// The price of the hedge.
     price: HedgePrice,
 }
 
@@ -168,11 +160,11 @@ pub enum AttemptOutcome {
     Failed,
     /// The replica or the object failed: a call on the replica's root decides which.
     AmbiguousError,
-    /// It did not come to a read, and the replica is not to blame.
+    /// There was no read, and the replica is not to blame.
     Neutral,
 }
 
-/// How the scheduler is set up; the same for all replicas but where named.
+/// The scheduler's settings for all replicas.
 #[derive(Clone, Debug)]
 pub struct SchedulerPolicy {
     /// The usual segment size, bytes.
@@ -181,14 +173,14 @@ pub struct SchedulerPolicy {
     pub attempt_deadline: Duration,
 }
 
-/// What the scheduler needs to know of one replica beforehand.
+/// The scheduler's settings for one replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaPolicy {
     /// Relative speed until there is a measurement.
     pub weight: f64,
     /// Most bytes in flight.
     pub max_in_flight: u64,
-    /// Most reads in flight: the threads that its pool has for them.
+    /// Most reads in flight: the threads that its pool has for reads.
     pub max_reads: usize,
 }
 
@@ -197,29 +189,29 @@ struct Attempt<T> {
     replica: ReplicaId,
     read: InFlightRead,
     expected: Duration,
-    /// Who else might have been sent it.
+    /// The other replicas that could have read it.
     other_candidates: ReplicaSet,
-    /// Who of them holds a copy of it.
+    /// Those of them that hold a copy of it.
     other_holders: ReplicaSet,
-    /// Whether others would read another copy of it.
+    /// Whether other replicas would read another copy of it.
     has_other_copies: bool,
-    /// Whether a second replica has been asked since.
+    /// Whether it has been hedged.
     is_hedged: bool,
-    /// Whether it is a second one itself.
+    /// Whether it is a hedge itself.
     is_hedge: bool,
-    /// A probe that a reader waits for: another replica is asked after this
-    /// time, which is paid for already.
+    /// For a probe that a reader waits for: the time after which it is hedged, at a price that is
+    /// already paid.
     hedge_after: Option<Duration>,
     /// The segment: its file and its offset.
     segment_key: (u64, u64),
     /// Whether another replica has delivered the segment since.
     is_delivered_elsewhere: bool,
-    /// Whether its replica's in-flight limit no longer counts it, so that an attempt
-    /// that hangs does not keep other segments out.
+    /// Whether it no longer counts toward its replica's in-flight limit, so that a hung attempt
+    /// does not block other segments.
     is_written_off: bool,
 }
 
-/// What `fanfs status` shows of one replica.
+/// One replica's state for `fanfs status`.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaSnapshot {
     /// Its health.
@@ -236,7 +228,7 @@ pub struct ReplicaSnapshot {
     pub cap: u64,
 }
 
-/// The queue and everything known about the replicas.
+/// The queue, and the measurements of the replicas.
 pub struct Scheduler<T> {
     policy: SchedulerPolicy,
     estimates: ReplicaMap<ReplicaEstimate>,
@@ -244,29 +236,29 @@ pub struct Scheduler<T> {
     hedges: HedgeBudget,
     queue: BTreeMap<QueueKey, SegmentRequest<T>>,
     fair_queue: FairQueue,
-    /// In order, so that what is decided about them is the same in each run.
+    /// Ordered, so that decisions about them are the same in each run.
     attempts: BTreeMap<AttemptId, Attempt<T>>,
     assigner: Assigner<QueueKey>,
-    /// Kept between rounds for its memory.
+    /// Kept between rounds to reuse its memory.
     assignments: Vec<Assignment<QueueKey>>,
     sequence: u64,
     last_probe: Option<Instant>,
-    /// Replicas that have not delivered anything for longer than an attempt may take.
+    /// Replicas with an attempt past its deadline and no delivery since it was sent.
     stuck_replicas: ReplicaSet,
     hung_files: HungFiles,
 }
 
-/// Files with the replicas on which reads of them hang.
+/// Files, with the replicas on which reads of them hang.
 type HungFiles = BTreeMap<u64, ReplicaSet>;
 
-/// How many segments may be read twice in one go, however much was delivered before.
+/// The most segments that may be hedged in one burst, regardless of deliveries.
 const HEDGE_BURST_SEGMENTS: u64 = 8;
 
-/// And so many more for each replica, where one delivers nothing while others do:
-/// half of what it has in flight by default.
+/// Segments of overdraft for each replica, used when a replica delivers nothing while others do:
+/// half of the reads that it has in flight by default.
 const HEDGE_OVERDRAFT_SEGMENTS: u64 = 3;
 
-/// What second reads may cost, in bytes.
+/// The limits for hedged reads, in bytes.
 fn read_hedge_limits(segment: u64, replicas: usize) -> HedgeLimits {
     HedgeLimits {
         burst: segment * HEDGE_BURST_SEGMENTS,
@@ -302,10 +294,10 @@ impl<T: Clone> Scheduler<T> {
         }
     }
 
-    /// Puts a segment into the queue.
+    /// Queues a segment.
     pub fn enqueue(&mut self, want: SegmentRequest<T>) -> QueueKey {
         self.sequence += 1;
-        // A second read of what is late was paid for with the first.
+        // A hedge costs its file no turn: the first read has paid for it.
         let turn = match want.is_hedge {
             true => self.fair_queue.virtual_time(),
             false => self.fair_queue.assign_tag(want.file_number, want.bytes),
@@ -316,8 +308,8 @@ impl<T: Clone> Scheduler<T> {
         id
     }
 
-    /// Moves a waiting segment to the front: a reader has reached it. Nothing
-    /// happens where it has been sent already.
+    /// Moves waiting readahead among the segments that a reader waits for. `None` if it has been
+    /// dispatched already.
     pub fn promote(&mut self, id: QueueKey) -> Option<QueueKey> {
         let mut want = self.queue.remove(&id)?;
         want.is_readahead = false;
@@ -326,7 +318,7 @@ impl<T: Clone> Scheduler<T> {
         Some(id)
     }
 
-    /// Takes a segment out of the queue; `None` where it has been sent already.
+    /// Removes a segment from the queue; `None` if it has been dispatched already.
     pub fn cancel(&mut self, id: QueueKey) -> Option<SegmentRequest<T>> {
         let want = self.queue.remove(&id)?;
         if !want.is_hedge {
@@ -335,27 +327,27 @@ impl<T: Clone> Scheduler<T> {
         Some(want)
     }
 
-    /// What is fetched ahead and waits, the least urgent first.
+    /// The waiting readahead, the least urgent first.
     pub fn queued_readahead(&self) -> impl Iterator<Item = &SegmentRequest<T>> {
         self.queue.values().rev().take_while(|want| want.is_readahead)
     }
 
-    /// Decides what to send now, appending to `out`.
+    /// Decides what to dispatch now, appending to `out`.
     pub fn schedule(&mut self, health: &mut HealthBoard, now: Instant, out: &mut Vec<Dispatch<T>>) {
         if self.queue.is_empty() {
             return;
         }
         let usable = health.usable(now);
-        // The last one is not ejected, but it may hang: what waits for its room would
-        // wait until it heals, while one that is ejected may be back.
+        // The last replica is never ejected, but it may hang. Segments would wait until it
+        // recovers, while an ejected replica may be back.
         let usable = if usable.minus(self.stuck_replicas).is_empty() {
             self.estimates.all()
         } else {
             usable
         };
         let loads = self.loads(health, now);
-        // Where the others take whatever is wanted at once, nothing is left for it
-        // afterwards. What is small would tell nothing.
+        // Probe first, because the other replicas may take the whole queue. A small segment would
+        // not measure anything.
         let tells = |id: &QueueKey, want: &SegmentRequest<T>| {
             id.is_readahead && want.bytes * 2 > self.policy.segment
         };
@@ -384,7 +376,7 @@ impl<T: Clone> Scheduler<T> {
             self.fair_queue.advance(key.start_tag);
             let dispatch =
                 self.start_attempt(want, replica, Duration::from_secs_f64(expected), now);
-            // A reader does not wait longer because a replica is probed.
+            // A reader must not wait longer because a replica is probed.
             if health.state(replica) == HealthState::Probing {
                 self.arm_probe_hedge(dispatch.attempt, health, now);
             }
@@ -430,8 +422,8 @@ impl<T: Clone> Scheduler<T> {
         Dispatch { attempt, item, bytes, replica, locality }
     }
 
-    /// An attempt ended. Call [`Scheduler::schedule`] afterwards: there is room now.
-    /// `None` where there is no such attempt.
+    /// Ends an attempt. Call [`Scheduler::schedule`] afterwards: there is room now. `None` if there
+    /// is no such attempt.
     pub fn attempt_finished(
         &mut self,
         attempt: AttemptId,
@@ -488,24 +480,23 @@ impl<T: Clone> Scheduler<T> {
         })
     }
 
-    /// What the best of the other replicas delivers, bytes a second, as far as that
-    /// was measured.
+    /// The best measured rate of the other replicas, bytes a second; 0 if there is none.
     fn best_other_rate(&self, replica: ReplicaId, now: Instant) -> f64 {
         let others = self.estimates.iter().filter(|(id, _)| *id != replica);
         others.filter_map(|(_, estimate)| estimate.comparable_rate(now)).fold(0.0, f64::max)
     }
 
-    /// Whether anything waits or is in flight.
+    /// Whether nothing waits and nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.attempts.is_empty()
     }
 
-    /// Segments that wait, and attempts in flight.
+    /// The number of waiting segments, and of attempts in flight.
     pub fn depth(&self) -> (usize, usize) {
         (self.queue.len(), self.attempts.len())
     }
 
-    /// What is known of each replica now.
+    /// The state of each replica now.
     pub fn snapshots(&self, health: &HealthBoard, now: Instant) -> ReplicaMap<ReplicaSnapshot> {
         self.estimates.map(|id, estimate| {
             let load = estimate.load(now);
@@ -520,19 +511,19 @@ impl<T: Clone> Scheduler<T> {
         })
     }
 
-    /// What a replica delivers over a long time, where there is enough to tell.
+    /// A replica's long-term rates, if there are enough deliveries.
     pub fn steady_rates(&self, replica: ReplicaId) -> PerLocality<Option<f64>> {
         self.estimates[replica].steady_rates()
     }
 
-    /// When the last of these replicas delivered something.
+    /// When any of these replicas last delivered something.
     pub fn last_delivery(&self, of: ReplicaSet) -> Option<Instant> {
         of.iter().filter_map(|id| self.estimates[id].last_delivery()).max()
     }
 
     fn loads(&mut self, health: &HealthBoard, now: Instant) -> ReplicaMap<estimate::ReplicaLoad> {
-        // One that has delivered nothing yet is taken for as good as the best,
-        // by weight: that is how it gets to show what it can do.
+        // A replica without deliveries is assumed to be as good as the best, by weight, so that it
+        // gets the reads that measure it.
         let best = self
             .estimates
             .iter()
@@ -546,7 +537,7 @@ impl<T: Clone> Scheduler<T> {
         self.estimates.map(|id, estimate| {
             let mut load = estimate.load(now);
             if health.state(id) == HealthState::Probing {
-                // One attempt at a time shows whether it is back.
+                // One attempt at a time shows whether it works again.
                 load.cap = 1;
             }
             load

@@ -1,19 +1,18 @@
-//! A cluster that does not exist, read by the scheduler that does.
+//! Simulates an invented cluster that fanfs's real scheduler reads from.
 //!
-//! A discrete-event simulation: nodes with disks and networks, gateways that
-//! fetch other nodes' chunks over the network, readers with a window. What is
-//! fetched is decided by the daemon's own planner ([`crate::read::split`],
-//! [`crate::read::readahead`]), from which replica by its own scheduler
-//! ([`crate::scheduler`]), or by a simpler policy to compare it with.
+//! It is a discrete-event simulation of nodes with disks and networks, gateways that fetch other
+//! nodes' chunks over the network, and readers with a readahead window. The daemon's own planner
+//! ([`crate::read::split`], [`crate::read::readahead`]) decides which segments are fetched. The
+//! daemon's own scheduler ([`crate::scheduler`]), or a simpler policy to compare it with, decides
+//! from which replica.
 //!
-//! In goes a [`World`] (nodes, gateways and files) and a [`Workload`] (the readers);
-//! out comes an [`SimulationOutcome`]. `scenario` reads both from a file for
-//! `fanfs simulate`; `fanfs explain` makes a world of what was measured and asks
-//! what one reader would get.
+//! The input is a [`World`] (nodes, gateways and files) and a [`Workload`] (the readers). The
+//! output is a [`SimulationOutcome`]. `scenario` reads both inputs from a file for `fanfs
+//! simulate`. `fanfs explain` builds a world from measured rates to predict the rate of one reader.
 //!
-//! *Invariants:* the same world, workload and seed give the same outcome to the
-//! last nanosecond. Nothing here does I/O or reads a clock. Every server works
-//! on one segment at a time, in the order in which they came.
+//! *Invariants:* the same world, workload and seed give the same outcome to the nanosecond. Nothing
+//! here does I/O or reads a clock. Every server works on one segment at a time, in order of
+//! arrival.
 
 mod engine;
 mod fifo_server;
@@ -32,18 +31,18 @@ pub use world::{
     ReaderSpec, SimulatedFile, StorageNode, Workload, World,
 };
 
-/// A small generator (xorshift), so that runs repeat.
+/// A small random generator (xorshift). Equal seeds give equal numbers, so runs are repeatable.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Any seed will do.
+    /// Creates a generator; every seed is valid.
     pub fn new(seed: u64) -> Self {
-        // Neighbouring seeds begin far apart; zero would stay zero.
+        // Neighboring seeds start far apart. The state must not be 0, because xorshift stays at 0.
         Self((seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1)
     }
 
-    /// Below `bound`, which is above 0.
+    /// A number below `bound`, which must be above 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -12,7 +12,7 @@ use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot
 use crate::telemetry::log::LogSnapshot;
 use crate::volume::{VolumeMode, path_serde};
 
-/// A mounted volume's state.
+/// The state of a mounted volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// fanfs's version.
@@ -25,26 +25,26 @@ pub struct Status {
     /// Where it is mounted.
     #[serde(with = "path_serde")]
     pub mount_point: PathBuf,
-    /// How its replicas relate.
+    /// How its replicas relate to each other.
     pub mode: VolumeMode,
-    /// The daemon.
+    /// The daemon's process id.
     pub pid: u32,
-    /// The keeper of a mount that has one (`-o keeper`).
+    /// The state of the mount's keeper, if it has one (`-o keeper`).
     #[serde(default)]
     pub keeper: Option<KeeperState>,
-    /// Seconds since it was mounted.
+    /// Seconds since this daemon began to serve the mount.
     pub uptime_s: u64,
-    /// In configuration order.
+    /// The replicas, in configuration order.
     pub replicas: Vec<ReplicaStatus>,
-    /// What is known of where chunks are.
+    /// The state of placement.
     pub placement: PlacementStatus,
     /// The subtrees that are pinned to replicas.
     pub affinities: Vec<AffinityStatus>,
     /// Files that the kernel reads from one replica by itself.
     pub passthrough: PassthroughStatus,
-    /// Sums since it was mounted.
+    /// Totals since this daemon began to serve the mount.
     pub counters: VolumeCountersSnapshot,
-    /// What is the case now.
+    /// Current values.
     pub gauges: VolumeGauges,
     /// Log lines that were lost.
     #[serde(default)]
@@ -70,54 +70,53 @@ pub struct ReplicaStatus {
     pub path: PathBuf,
     /// Its gateway's node.
     pub node: String,
-    /// Whether it is asked.
+    /// Its health.
     pub health: HealthState,
     /// Why it is in that state.
     pub health_reason: HealthReason,
-    /// For how long, seconds.
+    /// How long it has been in that state, seconds.
     pub health_s: u64,
-    /// Why it is out of service, where it is absent.
+    /// Why it is absent, if it is.
     #[serde(default)]
     pub absence: Option<String>,
-    /// How often it was ejected, or found absent, since the mount.
+    /// How often it was ejected or found absent since this daemon began to serve the mount.
     pub ejections: u64,
-    /// The rate that the scheduler expects of it for chunks that its node
-    /// holds, bytes a second.
+    /// The rate that the scheduler expects for chunks that its node holds, bytes per second.
     pub rate: u64,
-    /// And for other chunks.
+    /// The expected rate for other chunks, bytes per second.
     pub rate_remote: u64,
-    /// Bytes sent for and not yet there.
+    /// Bytes in flight.
     pub in_flight: u64,
-    /// Most bytes in flight now.
+    /// The current limit of bytes in flight.
     pub in_flight_cap: u64,
     /// Threads that are inside a call on it.
     pub busy_threads: usize,
-    /// Of these, those that have been inside one call for longer than an attempt
-    /// may take: what hangs there is left to itself, and comes back when it heals.
+    /// The part of them that have been inside one call for longer than an attempt may take. Such a
+    /// thread is left alone, and serves again when its call returns.
     pub stuck_threads: usize,
-    /// Objects that calls on it hang on.
+    /// Objects on which calls hang.
     #[serde(default)]
     pub hung_objects: usize,
-    /// Of these, those that calls have hung on for longest, at most 16.
+    /// Those on which calls have hung longest, at most 16.
     #[serde(default)]
     pub hung: Vec<HungObject>,
-    /// What it did.
+    /// What it has done.
     #[serde(flatten)]
     pub counters: ReplicaCountersSnapshot,
 }
 
-/// An object on a replica that calls hang on.
+/// An object on a replica on which calls hang.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HungObject {
     /// Its path in the replica; empty for the root.
     pub path: String,
-    /// Threads inside calls about it.
+    /// The number of threads inside calls about it.
     pub threads: usize,
-    /// For how long, seconds.
+    /// How long they have been hanging, seconds.
     pub lasts_s: u64,
 }
 
-/// How an affinity rule does.
+/// The state of an affinity rule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AffinityStatus {
     /// The rule's glob.
@@ -126,10 +125,10 @@ pub struct AffinityStatus {
     pub replicas: Vec<String>,
     /// Metadata calls under it.
     pub calls: u64,
-    /// Smoothed time of such a call on each replica of the volume, microseconds;
-    /// 0 where none was made.
+    /// The smoothed duration of such a call on each replica of the volume, microseconds; 0 if there
+    /// was none.
     pub times_us: Vec<u64>,
-    /// A replica that answers them clearly sooner than those it names.
+    /// A replica that answers them clearly sooner than the named ones.
     pub quicker: Option<String>,
 }
 
@@ -138,11 +137,11 @@ pub struct AffinityStatus {
 pub struct PassthroughStatus {
     /// Whether it is configured.
     pub wanted: bool,
-    /// Opens that were answered with it.
+    /// Opens that used it.
     pub opens: u64,
-    /// Files that are open so.
+    /// Open files that use it.
     pub files: usize,
-    /// What stood in the way of it, as far as it was seen.
+    /// The reasons why it cannot be used, where they were seen.
     pub obstacles: Vec<String>,
 }
 
@@ -153,7 +152,7 @@ impl From<fs::PassthroughStatus> for PassthroughStatus {
     }
 }
 
-/// What is the case now.
+/// Current values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeGauges {
     /// Bytes of the buffer budget in use.
@@ -164,13 +163,13 @@ pub struct VolumeGauges {
     pub buffer_memory: u64,
     /// The buffer budget.
     pub buffer_budget: u64,
-    /// Segments that wait for a replica.
+    /// Segments that are waiting for a replica.
     pub segments_waiting: usize,
     /// Segments in flight.
     pub segments_in_flight: usize,
-    /// Read requests not answered yet.
+    /// Read requests that are not yet answered.
     pub requests: usize,
-    /// Metadata calls not answered yet.
+    /// Metadata calls that are not yet answered.
     pub calls: usize,
     /// Inodes that the kernel knows.
     pub inodes: usize,

@@ -1,13 +1,13 @@
-//! Locks and atomics of what hands things over between threads, and the order of locks.
+//! The locks and atomics by which threads hand things over, and the order of locks.
 //!
-//! A name for them, so that `shuttle/` can put others in their place, which
-//! decide themselves which thread goes on at each of them: it goes through thousands
-//! of orders in which threads may meet, and one that fails is the same each time.
+//! This module names them so that `shuttle/` can replace them. Its versions decide which thread
+//! continues at each lock and atomic. A test thus runs thousands of interleavings, and a failing
+//! one can be repeated exactly.
 //!
-//! Locks that a thread may hold together are [`RankedMutex`]es. Their order is that of
-//! [`LockRank`], and a debug build panics where a thread takes them in another one. It also
-//! panics where a thread is about to make a system call under a lock that others may need
-//! to answer the kernel ([`before_io`]). A release build checks nothing.
+//! Locks that a thread may hold together are [`RankedMutex`]es. [`LockRank`] defines their order,
+//! and a debug build panics if a thread takes them in another order. It also panics before a system
+//! call under a lock that other threads may need to answer the kernel ([`before_io`]). A release
+//! build checks nothing.
 
 mod lock_rank;
 mod ranked_mutex;

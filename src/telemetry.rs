@@ -1,9 +1,8 @@
-//! What fanfs tells about itself: log lines and counters.
+//! What fanfs reports about itself: log lines and counters.
 //!
-//! [`log`] sets up tracing. [`counters`] holds everything that `fanfs status`
-//! shows; each name is defined there and nowhere else. [`histogram`] is what they keep
-//! durations in. Counters only count: no decision reads them. [`trace`] has the form of
-//! what `fanfs trace` records.
+//! [`log`] sets up tracing. [`counters`] holds the counters that `fanfs status` shows; each name is
+//! defined only there. [`histogram`] stores their durations. Counters only count: no decision reads
+//! them. [`trace`] defines the format of recordings by `fanfs trace`.
 
 pub mod counters;
 pub mod histogram;

@@ -1,19 +1,18 @@
-//! Whether a volume's replicas hold the same.
+//! Checks whether a volume's replicas hold the same data.
 //!
-//! In go the replicas' backends and [`VerifyOptions`]; out come [`Difference`]s, and
-//! what could not be compared. The replicas are looked at directly, not through a
-//! mount: one thread walks the tree ([`walk`]), a few workers compare its objects
-//! ([`compare_object`]), attributes first ([`attributes`]), then contents block by block
-//! ([`contents`]), with the replicas' own threads doing the reading and hashing
-//! ([`replica_calls`]). [`progress`] keeps the findings, and makes a [`Checkpoint`] at any
-//! time, from which another run can resume.
+//! The inputs are the replicas' backends and [`VerifyOptions`]. The outputs are [`Difference`]s,
+//! and the objects that could not be compared. The replicas are read directly, not through a mount.
+//! One thread walks the tree ([`walk`]). A few workers compare its objects ([`compare_object`]):
+//! attributes first ([`attributes`]), then contents block by block ([`contents`]). The replicas'
+//! own threads read and hash ([`replica_calls`]). [`progress`] keeps the findings, and makes a
+//! [`Checkpoint`] at any time, from which another run can resume.
 //!
 //! *Invariants:*
-//! - Nothing waits for a replica longer than its deadline.
-//! - A replica that cannot be asked is never said to differ: what was not seen is
-//!   reported as not compared.
-//! - Memory is bounded by the largest directory's listings, the objects under way
-//!   and what is listed of differences, not by the tree.
+//! - No wait for a replica is longer than its deadline.
+//! - A replica that does not answer is never reported as different: objects that it did not show
+//!   are reported as not compared.
+//! - Memory is bounded by the listings of the largest directory, the objects in progress and the
+//!   listed differences, not by the size of the tree.
 //! - Nothing is changed on a replica.
 
 mod attributes;
@@ -54,42 +53,41 @@ pub use difference::{
 pub use replica_calls::{ComparedReplica, ExcludedReplica, ExclusionReason};
 pub use sample::{COMPARE_BLOCK_SIZE, Coverage};
 
-/// What is compared, and how.
+/// What to compare, and how.
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
     /// The volume's name.
     pub volume: String,
-    /// How its replicas relate: in `shared` volumes inode numbers and change times
-    /// are compared as well.
+    /// How its replicas relate to each other. In `shared` volumes, inode numbers and change times
+    /// are compared too.
     pub mode: VolumeMode,
-    /// A file or directory relative to the volume's root; empty for all of it.
+    /// A file or directory, relative to the volume's root; empty for the whole volume.
     pub path: PathBuf,
-    /// How much of each file.
+    /// How much of each file is compared.
     pub coverage: Coverage,
-    /// Which blocks, where not all are.
+    /// The seed that chooses the blocks, if not all are compared.
     pub seed: u64,
-    /// Kinds of differences, of [`IGNORABLE`], that are none.
+    /// Kinds of differences to ignore, from [`IGNORABLE`].
     pub ignore: Vec<DifferenceKind>,
     /// Whether extended attributes `user.*` are compared.
     pub xattrs: bool,
-    /// Files compared at a time, and blocks read at a time from each replica; at
-    /// least 1.
+    /// Files compared at a time, and blocks read at a time from each replica; at least 1.
     pub jobs: usize,
-    /// Most bytes a second to read, of all replicas together.
+    /// The most bytes per second to read from all replicas together.
     pub rate: Option<u64>,
-    /// How long one call on a replica may take.
+    /// The longest that one call on a replica may take.
     pub deadline: Duration,
-    /// How long the listing of a directory may take.
+    /// The longest that listing a directory may take.
     pub list_deadline: Duration,
 }
 
-/// Why there is nothing to compare.
+/// Why nothing can be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// The path is on no replica that answers.
+    /// No replica that answers has the path.
     #[error("{0}: no replica has it")]
     NoSuchPath(String),
-    /// Fewer than two replicas can be looked at.
+    /// Fewer than two replicas can be read.
     #[error("fewer than two replicas can be compared{0}")]
     TooFewReplicas(String),
     /// A thread cannot be started.
@@ -97,29 +95,29 @@ pub enum VerifyError {
     Thread(String),
 }
 
-/// A replica that was not asked for some objects, as it did not answer.
+/// A replica that was not asked about some objects, because it did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbsentReplica {
     /// Its name in the configuration.
     pub name: String,
-    /// For how many objects.
+    /// The number of those objects.
     pub objects: u64,
 }
 
-/// A comparison under way.
+/// A comparison in progress.
 pub struct Run {
     shared: Arc<RunShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What the threads of a run have in common.
+/// State that the threads of a run share.
 struct RunShared {
     options: VerifyOptions,
     rules: CompareRules,
     content_options: ContentOptions,
     replicas: ReplicaCalls,
     progress: RunProgress,
-    /// Where an earlier run has ended.
+    /// The position at which an earlier run ended.
     resume_position: Option<WalkPosition>,
     batch_queue: Mutex<BatchQueue>,
     changed: Condvar,
@@ -128,24 +126,24 @@ struct RunShared {
 #[derive(Default)]
 struct BatchQueue {
     batches: VecDeque<EntryBatch>,
-    /// Nothing more will come.
+    /// The walk has ended: no batch will be added.
     is_closed: bool,
-    /// Threads that have ended.
+    /// The number of threads that have ended.
     ended_threads: usize,
 }
 
-/// Batches that wait for a worker at most, for each.
+/// The most batches that wait, for each worker.
 const MAX_WAITING_BATCHES_PER_WORKER: usize = 2;
 
 /// How often a thread that waits checks whether the run was stopped.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Run {
-    /// Begins to compare, or goes on where `state` says. Of the threads that it
-    /// starts none outlives the run, but those inside a replica that hangs.
+    /// Starts a comparison, or resumes one from `state`. All threads that it starts end with the
+    /// run, except those inside a hung replica.
     ///
     /// # Errors
-    /// Where there is nothing to compare.
+    /// If there is nothing to compare.
     pub fn start(
         options: VerifyOptions,
         members: Vec<ComparedReplica>,
@@ -203,11 +201,11 @@ impl Run {
         name: &str,
         work: impl FnOnce(&RunShared) + Send + 'static,
     ) -> Result<(), VerifyError> {
-        /// Says that a thread has ended, however it does.
+        /// Counts a thread's end, even if it panics.
         struct CountEndOnDrop(Arc<RunShared>);
         impl Drop for CountEndOnDrop {
             fn drop(&mut self) {
-                // Without one of them the others would wait for ever.
+                // The other threads would wait forever for one that panicked.
                 if std::thread::panicking() {
                     self.0.replicas.stop();
                 }
@@ -231,7 +229,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for the end, at most so long; whether it has come.
+    /// Waits for the end, at most this long; returns whether it has ended.
     pub fn wait(&self, at_most: Duration) -> bool {
         let until = Instant::now() + at_most;
         let mut queue = self.shared.batch_queue.lock();
@@ -243,41 +241,41 @@ impl Run {
         true
     }
 
-    /// Has the run end soon, wherever it is.
+    /// Makes the run end soon, wherever it is.
     pub fn stop(&self) {
         self.shared.replicas.stop();
         self.shared.changed.notify_all();
     }
 
-    /// Whether all has been compared that can be; asked when it has ended.
+    /// Whether everything that can be compared was compared; valid after the end.
     pub fn is_complete(&self) -> bool {
         !self.shared.replicas.is_stopped() && self.shared.progress.is_idle()
     }
 
-    /// Where it is, for another run to go on from.
+    /// The current state, from which another run can resume.
     pub fn checkpoint(&self) -> Checkpoint {
         self.shared.progress.checkpoint()
     }
 
-    /// How much has been compared, by earlier runs as well.
+    /// How much has been compared, including by earlier runs.
     pub fn totals(&self) -> Totals {
         self.shared.progress.totals()
     }
 
-    /// Differences from number `from` on, in the tree's order; at most 10,000 are
+    /// The listed differences from number `from` on, in the order of the walk. At most 10,000 are
     /// listed.
     pub fn differences(&self, from: usize) -> Vec<Difference> {
         self.shared.progress.differences(from)
     }
 
-    /// What could not be compared, from number `from` on; at most 10,000 are
-    /// listed. What a replica that did not answer at all missed is in
-    /// [`Self::absent_replicas`].
+    /// The listed objects that could not be compared, from number `from` on. At most 10,000 are
+    /// listed. [`Self::absent_replicas`] counts the objects missed by replicas that did not answer
+    /// at all.
     pub fn not_compared(&self, from: usize) -> Vec<NotCompared> {
         self.shared.progress.not_compared(from)
     }
 
-    /// Replicas that were not asked for some objects, as they did not answer.
+    /// Replicas that were not asked about some objects, because they did not answer.
     pub fn absent_replicas(&self) -> Vec<AbsentReplica> {
         let absent = self.shared.progress.absent_counts().into_iter().enumerate();
         let named = |(i, objects)| AbsentReplica {
@@ -287,13 +285,13 @@ impl Run {
         absent.map(named).filter(|absent| absent.objects > 0).collect()
     }
 
-    /// Replicas that are left out of the comparison, and why.
+    /// Replicas that are excluded from the comparison, and the reasons.
     pub fn excluded_replicas(&self) -> Vec<ExcludedReplica> {
         self.shared.replicas.excluded()
     }
 
-    /// Lists what has been found out of order as well. For a run that has ended
-    /// and is not gone on with; its [`Checkpoint`] is no use after that.
+    /// Adds findings that are out of order to the lists. For a run that has ended and will not be
+    /// resumed: its [`Checkpoint`] is useless afterwards.
     pub fn merge_out_of_order(&self) {
         self.shared.progress.merge_out_of_order();
     }
@@ -306,9 +304,9 @@ impl Drop for Run {
 }
 
 impl RunShared {
-    /// The walk's thread.
+    /// Runs the walk's thread.
     fn run_walk(&self, root: ObjectView) {
-        // Stopped: the workers are, too.
+        // If the run is stopped, the workers stop too.
         let _ = self.compare_tree(&root);
         self.batch_queue.lock().is_closed = true;
         self.changed.notify_all();
@@ -320,7 +318,7 @@ impl RunShared {
             present_replicas(root).filter(|(_, root)| root.attr.kind == FileKind::Directory);
         let among = directories.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id));
         if self.resume_position.is_none() {
-            // Absolute, so that it is none in the tree.
+            // An absolute path, so that it equals no position in the tree.
             let position = WalkPosition { dir: PathBuf::from("/"), name: path.to_owned() };
             let number = walk::start_object(self, &position, Some(path))?;
             let earlier = match self.progress.resume_point(number) {
@@ -334,7 +332,7 @@ impl RunShared {
         if among.len() > 1 { walk::walk_tree(self, path, among) } else { Ok(()) }
     }
 
-    /// Gives a batch to the workers, when one of them is near its turn.
+    /// Queues a batch for the workers; waits while the queue is full.
     fn enqueue_batch(&self, batch: EntryBatch) -> Result<(), CallError> {
         let mut queue = self.batch_queue.lock();
         while queue.batches.len()
@@ -350,7 +348,7 @@ impl RunShared {
         Ok(())
     }
 
-    /// A worker's thread.
+    /// Runs a worker's thread.
     fn run_worker(&self) {
         while let Some(batch) = self.next_batch() {
             if compare_object::compare_batch(self, &batch).is_err() {

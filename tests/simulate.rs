@@ -123,7 +123,7 @@ fn against_the_best(seed: u64) -> (f64, &'static str, usize) {
 
 #[test]
 fn fanfs_is_never_far_below_the_best_of_the_simpler_policies() {
-    // 60 of them, from 0 on, are what docs/PLACEMENT.md has figures of.
+    // benches/results/placement.md has the figures of seeds 0 to 59.
     let range = std::env::var("FANFS_SIMULATE_SEEDS").map_or(25..45, |n| 0..n.parse().unwrap());
     let shown_only = range.start == 0;
     let mut ratios = Vec::new();

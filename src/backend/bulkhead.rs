@@ -1,50 +1,53 @@
-//! Which calls may begin while other calls are stuck.
+//! Decides which calls may start while other calls are stuck.
 //!
-//! An object hangs seldom alone: a dead mount or a storage target that is down has many
-//! objects, often in one directory. Two objects are *near* each other if they are in the
-//! same top-level directory, or both directly in the root. Once a call is stuck, every
-//! call near it counts from the moment it begins. *Invariant:* near calls that are not
-//! stuck yet take at most half of the threads. All near calls take at most as many as are
-//! replaced and half of the threads. So the other half is left for all other objects.
+//! A hung object is seldom alone: a dead mount or a failed storage target affects many objects,
+//! often in one directory. Two objects are *near* each other if they are in the same top-level
+//! directory, or both directly in the root. Once a call is stuck, every call near it counts from
+//! its start.
 //!
-//! A healthy object near many hung ones looks like them, so a few calls at a time try it.
-//! An object that has answered since the trouble began needs no trial; nor does an object
-//! in a directory that has answered and in which no call is stuck. The half of the threads
-//! that is not replaced is for such directories alone.
+//! *Invariant:* the near calls that are not stuck yet take at most half of the threads. All near
+//! calls together take at most the number of replacements plus half of the threads. The other half
+//! is left for all other objects.
+//!
+//! A healthy object near many hung ones looks like them. So once as many near calls are stuck as
+//! the pool has threads, only a few calls at a time may try an object there. An object that has
+//! answered since the calls got stuck needs no trial. Nor does an object in a directory that has
+//! answered and in which no call is stuck. Only such directories may use threads beyond the number
+//! of replacements.
 
 use super::{Lane, PathKey};
 
-/// Threads inside calls about one object, once one of them is stuck; one, where as many
-/// calls are stuck as the pool has threads.
+/// The most calls about one object once one of them is stuck. When as many calls are stuck as the
+/// pool has threads, the limit is 1.
 const MAX_CALLS_PER_STUCK_OBJECT: usize = 2;
 
-/// A call under way.
+/// A call in progress.
 pub(super) struct ActiveCall {
     pub(super) path_key: PathKey,
     pub(super) lane: Lane,
     pub(super) is_stuck: bool,
 }
 
-/// The calls under way, of a pool of `threads` threads.
+/// The calls in progress of a pool with `threads` threads.
 pub(super) struct Bulkhead<'a> {
     pub(super) threads: usize,
     pub(super) calls: Vec<ActiveCall>,
     pub(super) responsive: &'a ResponsiveObjects,
 }
 
-/// Stuck calls whose threads are replaced.
+/// The most stuck calls whose threads are replaced.
 pub(super) fn max_replacements(lane: Lane, threads: usize) -> usize {
     match lane {
         Lane::Metadata => 3 * threads,
-        // Each one keeps a buffer.
+        // A stuck read keeps its buffer.
         Lane::Read => 2 * threads,
     }
 }
 
-/// Threads that reads leave to metadata, of a pool that can spare them.
+/// Threads that reads leave to metadata calls, if the pool has more than these.
 const RESERVED_FOR_METADATA: usize = 2;
 
-/// Threads that may be inside calls of a lane at once, without replacements.
+/// The most threads inside calls of a lane at once, not counting replacements.
 pub(super) fn base_threads(lane: Lane, threads: usize) -> usize {
     match lane {
         Lane::Metadata => threads,
@@ -52,14 +55,14 @@ pub(super) fn base_threads(lane: Lane, threads: usize) -> usize {
     }
 }
 
-/// Calls near a stuck one that are not stuck yet.
+/// The most calls near a stuck one that are not stuck themselves.
 fn max_unstuck_nearby(lane: Lane, threads: usize) -> usize {
     let own = base_threads(lane, threads);
     (own / 2).max(2).min(own)
 }
 
 impl Bulkhead<'_> {
-    /// Whether one more call may begin.
+    /// Whether one more call may start.
     pub(super) fn allows(&self, about: &PathKey, lane: Lane) -> bool {
         self.has_room_for_object(about)
             && self.has_room_nearby(about, Lane::Metadata)
@@ -74,7 +77,7 @@ impl Bulkhead<'_> {
         !stuck().any(|of| about.is_within(&of) && within(&of) >= held)
     }
 
-    /// Among the reads near it, or among all calls.
+    /// Counts the near reads for `Lane::Read`, and all near calls for `Lane::Metadata`.
     fn has_room_nearby(&self, about: &PathKey, lane: Lane) -> bool {
         let counts = |call: &&ActiveCall| {
             (lane == Lane::Metadata || call.lane == Lane::Read) && call.path_key.is_near(about)
@@ -105,7 +108,8 @@ impl Bulkhead<'_> {
         self.responsive.has_object(about) || self.is_in_responsive_directory(about)
     }
 
-    /// Whether it is such a directory, or directly in one.
+    /// Whether it is a directory that has answered and has no stuck call in it, or is directly in
+    /// one.
     fn is_in_responsive_directory(&self, about: &PathKey) -> bool {
         let is_healthy = |dir: &PathKey| {
             let is_stuck_in =
@@ -116,15 +120,15 @@ impl Bulkhead<'_> {
     }
 }
 
-/// Objects that have answered since calls are stuck, and the directories that they are
-/// in. Another object may take an object's place.
+/// Objects that have answered since calls got stuck, and their directories. A later object may
+/// overwrite an earlier one in the table.
 #[derive(Default)]
 pub(super) struct ResponsiveObjects {
     objects: Vec<PathKey>,
     directories: Vec<PathKey>,
 }
 
-/// Objects that are remembered, and as many directories.
+/// The number of objects that are remembered, and of directories.
 const TABLE_SIZE: usize = 256;
 
 impl ResponsiveObjects {
@@ -135,7 +139,7 @@ impl ResponsiveObjects {
         }
     }
 
-    /// No call is stuck any more.
+    /// Called when no call is stuck any more.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -167,8 +171,8 @@ mod tests {
         PathKey::from_path(Path::new(path))
     }
 
-    /// Hung objects arrive, all at once, and each call becomes stuck when nothing more can
-    /// begin. Returns those that began.
+    /// Starts calls about hung objects all at once; each becomes stuck when no more can start.
+    /// Returns the calls that started.
     fn all_hang(
         lane: Lane,
         threads: usize,
@@ -241,7 +245,7 @@ mod tests {
             admits(&mut calls, &answered, "d/ok/other") && admits(&mut calls, &answered, "d/ok")
         );
         assert!(!admits(&mut calls, &answered, "d/new"), "hung objects are in its directory");
-        // As many hang as are replaced.
+        // As many calls hang as are replaced.
         calls.iter_mut().for_each(|call| call.is_stuck = true);
         calls.extend((16..24).map(|i| hang(format!("d/h{i}"))));
         assert!(!admits(&mut calls, &answered, "d/g"));

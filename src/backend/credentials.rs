@@ -1,20 +1,19 @@
-//! Whom a call on a replica is made for.
+//! The identity under which a thread calls a replica.
 //!
-//! A daemon that runs as root may do anything on a replica, so the replica would
-//! refuse nobody anything; and where the server maps root to nobody, everybody
-//! would be refused. So what a caller opens or changes is done in his name: the
-//! thread takes on his user, group and supplementary groups for its calls on
-//! file systems (setfsuid(2) and its like), and the replica decides as it would
-//! for him. NFS sends the same identity to its server.
+//! A daemon that runs as root may do anything on a replica, so the replica would refuse nothing. If
+//! the server maps root to nobody, it would refuse everything. So fanfs opens and changes files
+//! under the caller's identity. The thread takes the caller's user, group and supplementary groups
+//! for its file system calls (setfsuid(2) and similar). The replica then decides as it would for
+//! the caller. NFS sends the same identity to its server.
 //!
 //! *Invariants:*
 //! - A thread's identity is its own; the other threads of the process keep theirs.
-//! - A thread has a caller's identity while an [`CredentialsGuard`] lives, and the daemon's
-//!   before and after it. So callbacks have the daemon's.
-//! - Functions that open, create or remove the daemon's own files take an [`DaemonCredentials`],
+//! - A thread has a caller's identity while a [`CredentialsGuard`] lives, and the daemon's before
+//!   and after it. So callbacks run under the daemon's.
+//! - Functions that open, create or remove the daemon's own files take a [`DaemonCredentials`],
 //!   which only [`with_daemon_credentials`] creates.
-//! - A daemon that is not root, or lets in nobody but who mounted, takes on nobody:
-//!   it has no rights but its own, and everybody whom it lets in has them.
+//! - A daemon that is not root, or that admits only the user that mounted it, assumes no caller's
+//!   identity: it has only its own rights, and every user that it admits has them.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -30,27 +29,27 @@ use rustix::thread::{Gid, set_thread_groups};
 use super::Result;
 use crate::capabilities;
 
-/// Who asks for something, as the kernel says.
+/// The caller of a request, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestContext {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Thread, as this process sees it; 0 where it does not.
+    /// Thread id in this process's PID namespace; 0 if the thread is not visible there.
     pub pid: u32,
-    /// The number of the kernel's request; 0 where it is none.
+    /// The number of the kernel's request; 0 if the kernel sent none.
     pub request: u64,
-    /// Whether the kernel sends the request again: another daemon may have made it.
+    /// Whether the kernel sends the request again: an earlier daemon may already have carried it
+    /// out.
     pub is_resent: bool,
 }
 
-/// Whose rights count.
+/// An identity whose rights apply: a caller's or the daemon's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials(Option<Arc<User>>);
 
-/// An identity written down: user, group, supplementary groups; `None` for the
-/// daemon's.
+/// An identity as a record: user, group, supplementary groups; `None` for the daemon's.
 pub type CredentialsRecord = Option<(u32, u32, Vec<u32>)>;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -60,16 +59,15 @@ struct User {
     groups: Vec<u32>,
 }
 
-/// The daemon's own supplementary groups, as they were before any thread took on
-/// somebody.
+/// The daemon's own supplementary groups, read before any thread assumes another identity.
 static DAEMON_GROUPS: LazyLock<Vec<Gid>> =
     LazyLock::new(|| rustix::process::getgroups().unwrap_or_default());
 
 thread_local! {
-    /// Who the thread is; `None` where that is not known: a new thread is who the one
-    /// was that started it, and taking on somebody may fail half-way.
+    /// The thread's identity; `None` if it is unknown. A new thread inherits its creator's
+    /// identity, and a failed `assume` may have changed a part of it.
     static THREAD_CREDENTIALS: RefCell<Option<Credentials>> = const { RefCell::new(None) };
-    /// Whether the thread has an umask of its own.
+    /// Whether the thread has its own umask.
     static HAS_OWN_UMASK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -78,7 +76,7 @@ impl RequestContext {
     pub const DAEMON: Self =
         Self { uid: u32::MAX, gid: u32::MAX, pid: 0, request: 0, is_resent: false };
 
-    /// Whether what he may do is what the daemon may do.
+    /// Whether the caller has the same rights as the daemon.
     pub fn is_daemon(&self) -> bool {
         let own = |uid, gid| self.uid == uid && self.gid == gid;
         Self { request: 0, is_resent: false, ..*self } == Self::DAEMON
@@ -86,8 +84,8 @@ impl RequestContext {
             || own(0, getegid().as_raw())
     }
 
-    /// His identity, with the supplementary groups that he has now. Ask while he
-    /// waits for an answer.
+    /// The caller's identity, with its current supplementary groups. Call this while the caller
+    /// waits for its answer.
     pub fn credentials(&self) -> Credentials {
         if self.is_daemon() {
             return Credentials::DAEMON;
@@ -105,20 +103,20 @@ fn supplementary_groups(pid: u32) -> Option<Vec<u32>> {
 }
 
 impl Credentials {
-    /// The user; root's number for the daemon.
+    /// The user id; 0 for the daemon.
     pub fn uid(&self) -> u32 {
         self.0.as_ref().map_or(0, |user| user.uid)
     }
 
-    /// The daemon itself.
+    /// The daemon's own identity.
     pub const DAEMON: Self = Self(None);
 
-    /// Whether it is the daemon itself.
+    /// Whether it is the daemon's own identity.
     pub fn is_daemon(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether it is that of who asks, but perhaps for groups that he was given since.
+    /// Whether the user and group are the requester's. Supplementary groups may have changed since.
     pub fn is_same_user_as(&self, requester: &RequestContext) -> bool {
         match &self.0 {
             Some(user) => (user.uid, user.gid) == (requester.uid, requester.gid),
@@ -126,20 +124,20 @@ impl Credentials {
         }
     }
 
-    /// Writes it down.
+    /// Its record.
     pub fn to_record(&self) -> CredentialsRecord {
         self.0.as_ref().map(|user| (user.uid, user.gid, user.groups.clone()))
     }
 
-    /// The one that was written down.
+    /// The identity in a record.
     pub fn from_record(written: CredentialsRecord) -> Self {
         Self(written.map(|(uid, gid, groups)| Arc::new(User { uid, gid, groups })))
     }
 
-    /// Gives it to the calling thread until the result is dropped.
+    /// Gives this identity to the calling thread until the result is dropped.
     ///
     /// # Errors
-    /// Where the process may not, or the user does not exist in its name space.
+    /// The process may not change its identity, or the user does not exist in its user namespace.
     pub fn assume(&self) -> Result<CredentialsGuard> {
         let before = match THREAD_CREDENTIALS.with_borrow(Clone::clone) {
             Some(now) if now == *self => None,
@@ -155,7 +153,7 @@ impl Credentials {
         if THREAD_CREDENTIALS.with_borrow(|now| now.as_ref() == Some(self)) {
             return Ok(());
         }
-        // What can be nobody else is the daemon.
+        // A process that cannot change its user always has the daemon's identity.
         if self.is_daemon() && !capabilities::can_change_user() {
             THREAD_CREDENTIALS.set(Some(self.clone()));
             return Ok(());
@@ -173,8 +171,8 @@ impl Credentials {
         set_thread_groups(groups)?;
         setfsgid(gid.into());
         setfsuid(uid.into());
-        // These two say what was before, and not whether they did anything; told
-        // something impossible, they say what is now.
+        // These calls return the previous id and do not report success. With an invalid id they
+        // change nothing and return the current one.
         let is_now = (setfsuid(u32::MAX.into()).as_raw(), setfsgid(u32::MAX.into()).as_raw());
         if is_now != (uid, gid) {
             return Err(Errno::PERM.into());
@@ -219,8 +217,8 @@ pub fn with_daemon_credentials<T>(work: impl FnOnce(&DaemonCredentials) -> T) ->
     Ok(work(&DaemonCredentials(PhantomData)))
 }
 
-/// Makes the umask of the calling thread `umask`, and of no other thread. The
-/// replica applies it, or the directory's default access control list instead.
+/// Sets the umask of the calling thread only. The replica applies it, or the directory's default
+/// access control list instead.
 pub(super) fn set_umask(umask: u32) -> Result<()> {
     if !HAS_OWN_UMASK.get() {
         unshare(CloneFlags::CLONE_FS).map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
@@ -281,7 +279,7 @@ mod tests {
                 let assumed = user.assume().unwrap();
                 let owner = make("theirs");
                 assert!(fs::read("/etc/shadow").is_err());
-                // A nested `assume`, with the daemon's own work inside it.
+                // A nested `assume`, with work under the daemon's own credentials inside it.
                 let again = user.assume().unwrap();
                 let own = with_daemon_credentials(|_| make("in between")).unwrap();
                 assert_eq!((own, make("theirs again")), (0, 1234));

@@ -1,9 +1,9 @@
-//! What decorators forward without a change.
+//! Methods that decorators forward unchanged.
 //!
-//! [`Backend`] and [`BackendFile`] have no default methods, so a decorator that leaves one out
-//! does not compile. A decorator of a [`Backend`] names the methods that it forwards as they
-//! are in `forward_calls!`, and writes out the others. Those of a [`BackendFile`] are few,
-//! and each decorator changes most of them.
+//! [`Backend`] and [`BackendFile`] have no default methods, so a decorator that leaves one out does
+//! not compile. A decorator of a [`Backend`] lists its forwarded methods in `forward_calls!` and
+//! writes out the others. A [`BackendFile`] has few methods, and each decorator changes most of
+//! them.
 //!
 //! [`Backend`]: super::Backend
 //! [`BackendFile`]: super::BackendFile
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use super::{EntryRef, ObjectRef};
 
-/// The object of a call that is forwarded.
+/// The object of a forwarded call.
 #[derive(Clone, Copy)]
 pub(super) enum CallTarget<'a> {
     Path(&'a Path),
@@ -53,8 +53,9 @@ impl<'a> From<&'a EntryRef> for CallTarget<'a> {
     }
 }
 
-/// Methods of [`Backend`](super::Backend), by name, that call the same method of `self.inner`.
-/// Those that ask the replica call `self.before_call(CallTarget)` first, and fail if it fails.
+/// Implements the named methods of [`Backend`](super::Backend) as calls of the same method of
+/// `self.inner`. Methods that call the replica first call `self.before_call(CallTarget)`, and fail
+/// if it fails.
 macro_rules! forward_calls {
     ($($method:ident)*) => { $($crate::backend::decorator::forward_call!($method);)* };
 }

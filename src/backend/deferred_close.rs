@@ -1,5 +1,5 @@
-//! A backend whose files are closed on their replica's own threads, and whose calls the pool
-//! knows: it says to the pool what each call is about, and that a listing goes on.
+//! A decorator whose files are closed on their replica's own threads. It also tells the pool which
+//! object each call is about, and reports the progress of a listing.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -20,21 +20,21 @@ pub(super) struct DeferredClose {
     closer: Arc<FileCloser>,
 }
 
-/// Entries of a listing that count as a part of it.
+/// Listed entries for each progress report.
 const ENTRIES_PER_PROGRESS: u64 = 64;
 
 impl DeferredClose {
-    /// Has `inner`'s files closed by `pool`.
+    /// Wraps `inner`; `pool` closes its files.
     pub(super) fn new(inner: Arc<dyn Backend>, pool: Arc<Pool>) -> Self {
         Self { inner, closer: Arc::new(FileCloser::on_pool(pool)) }
     }
 
-    /// Closes its files.
+    /// The closer of its files.
     pub(super) fn closer(&self) -> Arc<FileCloser> {
         Arc::clone(&self.closer)
     }
 
-    /// The pool knows the object of each call.
+    /// Records the call's object in the pool.
     fn before_call(&self, target: CallTarget<'_>) -> Result<()> {
         enter_call(&target.path());
         Ok(())
@@ -102,9 +102,9 @@ impl Backend for DeferredClose {
 }
 
 struct DeferredCloseFile {
-    /// Until it is dropped.
+    /// `Some` until `drop` takes it.
     inner: Option<Arc<dyn BackendFile>>,
-    /// Where it was when it was opened.
+    /// Its path when it was opened.
     path: PathBuf,
     closer: Arc<FileCloser>,
 }

@@ -1,13 +1,12 @@
 //! The real backend: a directory, usually an NFS mount's root.
 //!
-//! The backend holds a descriptor of the root while the replica is in service
-//! ([`root`]). So the replica stays the same mount, even if another one is mounted over
-//! its path. If that mount goes, the backend examines the path again. openat2(2)
-//! resolves every path beneath that descriptor with
-//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`: a symbolic link planted in the tree
-//! leads nowhere, neither out of the replica nor to another place in it.
-//! Mounts inside a replica are crossed, as an NFS export may contain several
-//! file systems. What changes the tree is in [`mutate`].
+//! The backend holds a descriptor of the root while the replica is in service ([`root`]). So the
+//! replica stays the same mount, even if another one is mounted over its path. If that mount is
+//! gone, the backend examines the path again. openat2(2) resolves every path beneath that
+//! descriptor with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`: a symbolic link planted in the tree
+//! leads nowhere, neither out of the replica nor to another place in it. Lookups cross mounts
+//! inside a replica, as an NFS export may contain several file systems. Changes to the tree are in
+//! [`mutate`].
 
 mod base_dir;
 mod file_handle;
@@ -40,23 +39,23 @@ use crate::volume::FileId;
 use file_handle::HandleSpace;
 use root::RootSlot;
 
-/// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).
-/// Deeper trees are entered in steps.
+/// The longest path that the kernel takes in one call (`PATH_MAX` less the NUL). Longer paths are
+/// resolved in steps.
 const MAX_PATH_LEN: usize = 4095;
 
-/// The kernel's limit for an extended attribute's value and for the list of
-/// names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// The kernel's limit for an extended attribute's value and for the list of names
+/// (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_MAX: usize = 64 * 1024;
 
 /// A mounted directory.
 pub struct DirBackend {
     root_slot: RootSlot,
-    /// Whether its files are read with O_DIRECT; `None`: on NFS only.
+    /// Whether its files are read with O_DIRECT; `None` means on NFS only.
     direct: Option<bool>,
 }
 
-/// What O_DIRECT wants where it does not take everything: offsets, lengths and
-/// memory in multiples of the device's block, which is no larger than a page.
+/// The alignment of O_DIRECT offsets, lengths and memory where the file system requires one.
+/// Devices have blocks of at most one page.
 const DIRECT_IO_ALIGN: u64 = 4096;
 
 /// The device that the root lies on.
@@ -64,19 +63,19 @@ const DIRECT_IO_ALIGN: u64 = 4096;
 struct RootDevice {
     /// Major and minor.
     dev: (u32, u32),
-    /// The space of its file handles, where these tell its objects apart.
+    /// The space of its file handles, if they identify its objects.
     handle_space: Option<u64>,
 }
 
 impl DirBackend {
-    /// A replica out of service: every call fails at once until [`Backend::check_mount`]
-    /// finds the replica and its seat admits it. Reads bypass the page cache on NFS and
-    /// use it on other file systems.
+    /// A replica out of service: every call fails at once until [`Backend::check_mount`] finds the
+    /// replica and its roster entry admits it. Reads bypass the page cache on NFS and use it on
+    /// other file systems.
     pub fn absent(seat: RosterEntry) -> Self {
         Self { root_slot: RootSlot::absent(seat), direct: None }
     }
 
-    /// A replica in service that is compared with no other.
+    /// A replica in service, without peers to compare it with.
     ///
     /// # Errors
     /// The errno of open(2); `ENOSYS` on a kernel without openat2 (before 5.6).
@@ -89,14 +88,14 @@ impl DirBackend {
         }
     }
 
-    /// Has files read past the page cache, or through it, whatever file system
-    /// it is. Who has no O_DIRECT is read through it all the same.
+    /// Reads files past the page cache, or through it, on any file system. A file that cannot be
+    /// opened with O_DIRECT is still read through it.
     #[must_use]
     pub fn with_direct_io(self, direct: bool) -> Self {
         Self { direct: Some(direct), ..self }
     }
 
-    /// Opens a file the ways it is to be read.
+    /// Opens a file for direct reads, for cached reads, or for both.
     fn open_file(&self, path: &Path) -> Result<DirFile> {
         let flags = OFlags::RDONLY;
         let root = self.root_slot.root()?;
@@ -111,14 +110,14 @@ impl DirBackend {
             }
         }
         let cached = self.resolve_file(path, flags)?;
-        // Not by its name: that may stand for another file by now.
+        // Not by its name, which may refer to another file by now.
         let again = flags | OFlags::NONBLOCK | OFlags::DIRECT | OFlags::CLOEXEC;
         let reopen = || openat(rustix::fs::CWD, proc_path(&cached), again, Mode::empty()).ok();
         let direct = if is_direct { reopen() } else { None };
         Ok(DirFile { direct, cached: Some(cached), device })
     }
 
-    /// The device of the root. Open files need it out of service as well.
+    /// The device of the root. Open files need it even out of service.
     fn device(&self) -> Result<RootDevice> {
         self.root_slot.device().ok_or(BackendError::Absent)
     }
@@ -132,7 +131,7 @@ impl DirBackend {
         self.resolve_in_steps(bytes, flags)
     }
 
-    /// A descriptor of an object: the one that is open already, or a new one.
+    /// A descriptor of an object: its open file's, or a new one.
     fn object_fd<'a>(&self, target: &'a ObjectRef) -> Result<ObjectFd<'a>> {
         match target.open_file().and_then(BackendFile::descriptor) {
             Some(open) => Ok(ObjectFd::Borrowed(open)),
@@ -140,8 +139,8 @@ impl DirBackend {
         }
     }
 
-    /// Opens a regular file. A named pipe that took its place must not block us; what
-    /// somebody has leased is waited for.
+    /// Opens a regular file. The first try has O_NONBLOCK, as a named pipe may have taken its
+    /// place. If a lease on a regular file causes EAGAIN, the second try waits for it.
     fn open_regular(
         &self,
         flags: OFlags,
@@ -226,7 +225,8 @@ impl Backend for DirBackend {
 
     fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
         let dir = self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        // Not by its `.`: who may list it need not be let through it.
+        // Not by opening its `.`: the right to list a directory does not include the right to
+        // search it.
         let listing = rustix::fs::Dir::new(rustix::io::fcntl_dupfd_cloexec(&dir, 0)?)?;
         for entry in listing {
             let entry = entry?;
@@ -236,7 +236,7 @@ impl Backend for DirBackend {
             }
             let kind = match kind_of(entry.file_type()) {
                 Some(kind) => kind,
-                // Not every NFS server tells; what is gone meanwhile is left out.
+                // Not every NFS server sends the type. An entry that has gone since is left out.
                 None => match statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
                     Ok(s) => self.device()?.attr_from_statx(&s)?.kind,
                     Err(Errno::NOENT) => continue,
@@ -265,9 +265,8 @@ impl Backend for DirBackend {
             return Err(BackendError::Os(Errno::STALE));
         }
         if let Some(cached) = &file.cached {
-            // fanfs reads ahead itself and hands neighbouring segments to other
-            // replicas; what the kernel would read ahead here is mostly not
-            // wanted.
+            // fanfs reads ahead itself and reads neighboring segments from other replicas. Most of
+            // the kernel's readahead here would be wasted.
             let _ = fadvise(cached, 0, None, Advice::Random);
         }
         Ok((Arc::new(file), attr))
@@ -299,7 +298,7 @@ impl Backend for DirBackend {
     fn list_xattr(&self, object: &ObjectRef) -> Result<Vec<u8>> {
         let file = self.object_fd(object)?;
         let mut names = vec![0u8; XATTR_MAX];
-        // Those of `trusted` are shown to the privileged only.
+        // Only a privileged process sees the `trusted` names.
         let _raised = capabilities::raise(capabilities::ADMIN);
         let n = listxattr(proc_path(&file), &mut names[..])?;
         names.truncate(n);
@@ -361,14 +360,14 @@ impl Backend for DirBackend {
     }
 }
 
-/// A path to what an `O_PATH` descriptor stands for, symbolic links included:
-/// the xattr calls do not take such a descriptor itself.
+/// A path to the object of an `O_PATH` descriptor, symbolic links included: the xattr calls do not
+/// take such a descriptor itself.
 fn proc_path(fd: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// What it takes to read or change such an attribute. Whether the caller may, the
-/// kernel has asked before.
+/// The capabilities to read or change this attribute. The kernel has already checked the caller's
+/// rights.
 fn xattr_capabilities(name: &OsStr) -> Capabilities {
     match name.as_bytes() {
         [b't', b'r', b'u', b's', b't', b'e', b'd', b'.', ..] => capabilities::ADMIN,
@@ -379,10 +378,10 @@ fn xattr_capabilities(name: &OsStr) -> Capabilities {
     }
 }
 
-/// Open past the page cache, through it, or both ways.
+/// A file that is open for direct reads, for cached reads, or for both.
 struct DirFile {
     direct: Option<OwnedFd>,
-    /// There whenever `direct` does not take every range.
+    /// Always present if `direct` does not take every range.
     cached: Option<OwnedFd>,
     device: RootDevice,
 }
@@ -393,7 +392,7 @@ impl DirFile {
         any.expect("a file is open in some way").as_fd()
     }
 
-    /// How to read `buf.len()` bytes from `offset`.
+    /// The descriptor for a read of `buf.len()` bytes from `offset`.
     fn fd_for_range(&self, offset: u64, buf: &[u8]) -> BorrowedFd<'_> {
         let in_blocks = [offset, buf.len() as u64, buf.as_ptr() as u64]
             .iter()
@@ -440,7 +439,7 @@ impl BackendFile for DirFile {
         loop {
             match splice(file, Some(&mut at), pipe, None, len, SpliceFlags::NONBLOCK) {
                 Err(Errno::INTR) => {}
-                // The file system has no such operation.
+                // The file system does not support splice.
                 Err(Errno::INVAL) => return None,
                 result => return Some(result.map_err(BackendError::from)),
             }
@@ -465,12 +464,12 @@ impl BackendFile for DirFile {
 }
 
 impl RootDevice {
-    /// That of a root of which no more than `record` is known.
+    /// The device of a root that only `record` describes.
     fn from_record(record: RootRecord) -> Self {
         Self { dev: record.dev, handle_space: None }
     }
 
-    /// That of a root.
+    /// The device of an open root.
     fn from_root(root: BorrowedFd<'_>, record: &RootRecord) -> Self {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let is_born =
@@ -484,7 +483,7 @@ impl RootDevice {
         self.attr_of_fd(fd, AtFlags::EMPTY_PATH)
     }
 
-    /// Attributes of which only those count that never change. Asks no server.
+    /// Attributes from the mount's cache. Only those that never change are reliable.
     fn identity_attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
         self.attr_of_fd(fd, AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
     }
@@ -499,7 +498,7 @@ impl RootDevice {
             || self.attr_from_statx(&statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, STATX_MASK)?);
         let attr = look()?;
         let handle = self.handle_digest(dir, name, attr);
-        // Another object may have got the name before the handle was read.
+        // Another object may have taken the name before the handle was read.
         let handle = handle.filter(|_| {
             let again = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
             let now = statx(dir, name, again, StatxFlags::INO);
@@ -508,8 +507,8 @@ impl RootDevice {
         Ok(attr.with_handle(handle))
     }
 
-    /// The file handle of `name` in `dir`, or of `dir` where the name is empty, if that is
-    /// to tell it apart.
+    /// The file handle of `name` in `dir`, or of `dir` if the name is empty. `None` if handles do
+    /// not identify the object.
     fn handle_digest(self, dir: BorrowedFd<'_>, name: &OsStr, attr: Attr) -> Option<HandleDigest> {
         let space = self.handle_space.filter(|_| attr.generation.born.is_none())?;
         file_handle::handle_digest(dir, name, HandleSpace { root: space, device: attr.id.dev })
@@ -539,12 +538,12 @@ impl RootDevice {
         if (major, minor) == self.dev {
             return FileId::ROOT_DEV;
         }
-        // Linux has 12 and 20 bits for them; no device is 0:0.
+        // Linux uses 12 and 20 bits for them; no device is 0:0.
         u64::from(major) << 32 | u64::from(minor)
     }
 }
 
-/// What is asked of every object.
+/// The fields that statx(2) asks for.
 const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 fn birth_time(s: &Statx) -> Option<(i64, u32)> {

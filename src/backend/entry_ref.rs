@@ -1,11 +1,10 @@
 //! How an operation names an entry of a directory.
 //!
-//! The path of a directory is not enough: another client may have renamed the directory
-//! and given its name to a different one. So a name comes with the [`ObjectRef`] of its
-//! directory. The backend opens the directory, checks it, and uses the name in that
-//! descriptor.
+//! The path of a directory is not enough: another client may have renamed the directory and given
+//! its name to a different one. So a name comes with the [`ObjectRef`] of its directory. The
+//! backend opens the directory, checks its identity, and uses the name relative to that descriptor.
 //!
-//! *Invariant:* every call that looks up, makes, changes or removes a name takes a `Name`.
+//! *Invariant:* every call that looks up, makes, changes or removes a name takes an [`EntryRef`].
 //! So no such call reaches another directory that has the path now.
 
 use std::ffi::{OsStr, OsString};
@@ -26,8 +25,8 @@ impl EntryRef {
         Self { dir, name: name.into() }
     }
 
-    /// The entry at `path`, whichever directory has the path of its parent now: for
-    /// programs that compare names, such as `fanfs verify`.
+    /// The entry at `path`, in whichever directory has the parent's path now: for programs that
+    /// compare names, such as `fanfs verify`.
     pub fn unchecked(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
         let dir = path.parent().unwrap_or(Path::new(""));
@@ -39,7 +38,7 @@ impl EntryRef {
         &self.dir
     }
 
-    /// The name in it.
+    /// The name in the directory.
     pub fn name(&self) -> &OsStr {
         &self.name
     }

@@ -1,5 +1,5 @@
-//! The errors of backend calls, and how fanfs reacts to each. Only the choice of the
-//! application's errno is elsewhere, in [`crate::fs::Errno`].
+//! The errors of backend calls, and how fanfs reacts to each. Only the choice of the application's
+//! errno is elsewhere, in [`crate::fs::Errno`].
 //!
 //! | from a replica | [`ErrorOrigin`] | try another | counts against the replica |
 //! |---|---|---|---|
@@ -28,11 +28,11 @@ pub enum BackendError {
     /// The replica answered with an errno.
     #[error("{0}")]
     Os(Errno),
-    /// The replica shows another version of the file than the handle's.
+    /// The replica has another version of the file than the handle's.
     #[error("it shows another version of the file")]
     VersionMismatch,
-    /// The path leads to another object than the one that is meant, or, for the directory
-    /// of a name, nowhere.
+    /// The path leads to another object than the intended one. For the directory of a name, it may
+    /// also lead to none.
     #[error("another object has its path")]
     WrongObject,
     /// The file ended before the size that its version promised.
@@ -50,9 +50,8 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// Whether the error says something about the object asked for rather than
-    /// about the replica, so that another replica of the same tree would say
-    /// the same.
+    /// Whether the error is an answer about the object rather than about the replica: another
+    /// replica of the same tree would give the same answer.
     pub fn is_definite(&self) -> bool {
         use rustix::io::Errno as E;
         let Self::Os(errno) = *self else { return false };
@@ -84,8 +83,8 @@ impl BackendError {
         )
     }
 
-    /// Whether it says something about a change or a lock rather than about the
-    /// replica. Of a read the same errno would be worth asking somebody else.
+    /// Whether the error of a change or a lock is an answer rather than a fault of the replica. For
+    /// a read, fanfs would ask another replica after some of these errnos.
     pub fn is_refusal(&self) -> bool {
         use rustix::io::Errno as E;
         let refusals = [E::BUSY, E::AGAIN, E::DEADLK, E::NOLCK, E::BADF, E::STALE];
@@ -93,7 +92,7 @@ impl BackendError {
         is_listed || *self == Self::WrongObject || self.is_definite()
     }
 
-    /// The cause of the error. Only this table decides it.
+    /// The cause of the error. This table alone decides it.
     pub fn origin(&self) -> ErrorOrigin {
         use rustix::io::Errno as E;
         match self {
@@ -117,14 +116,14 @@ impl BackendError {
                 | E::NODEV
                 | E::USERS,
             ) => ErrorOrigin::Object,
-            // A server returns these both for one object (a bad block, a dead mount
-            // inside the replica) and when all of it fails.
+            // A server returns these for a single object (a bad block, a dead mount inside the
+            // replica) and also when the whole server fails.
             Self::Os(_) => ErrorOrigin::Unclear,
         }
     }
 
-    /// Whether the error may count against the replica's health. A full queue or a lack
-    /// of descriptors is this process's own fault; another version concerns one file.
+    /// Whether the error may count against the replica's health. A full queue or a lack of
+    /// descriptors is a problem of this process; another version concerns one file.
     pub fn is_replica_fault(&self) -> bool {
         matches!(self.origin(), ErrorOrigin::Unclear | ErrorOrigin::Replica)
     }
@@ -133,13 +132,13 @@ impl BackendError {
 /// The cause of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorOrigin {
-    /// None: it is an answer about the object, and every replica would give the same.
+    /// None: the error is an answer about the object, and every replica would give the same.
     Answer,
     /// The object or the caller. Another replica may succeed.
     Object,
     /// This process or this machine lacks a resource.
     Machine,
-    /// The object or the replica: a call on the replica's root decides.
+    /// The object or the replica: a call on the replica's root tells which.
     Unclear,
     /// The replica.
     Replica,

@@ -1,7 +1,7 @@
-//! A backend that misbehaves as told: delays, errnos, hangs, short reads.
+//! A backend with scripted faults: delays, errnos, hangs, short reads.
 //!
-//! The script is shared and may be changed while calls are under way; a call
-//! that hangs or is delayed goes on as soon as the script is healed.
+//! A test shares the script and may change it during calls. A hung or delayed call continues as
+//! soon as the script is healed.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -20,19 +20,19 @@ use super::{
 };
 use crate::volume::ByteRange;
 
-/// Which calls a rule is about.
+/// The calls that a rule affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultOp {
     /// Positioned reads.
     Read,
-    /// Opens, those for writing too.
+    /// Opens, including those for writing.
     Open,
-    /// Whatever changes the replica but an open. That includes flushes, and exec(2) causes one
-    /// for each copy of a descriptor that it closes.
+    /// All changes to the replica except opens. That includes flushes, and exec(2) causes one for
+    /// each copy of a descriptor that it closes.
     Mutation,
-    /// Writes to files, which are mutations.
+    /// Writes to files, which are also mutations.
     Write,
-    /// Everything else.
+    /// All other calls.
     Metadata,
     /// Every call.
     Any,
@@ -48,31 +48,31 @@ impl FaultOp {
     }
 }
 
-/// What happens to a call.
+/// The effect of a rule on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It takes this much longer, or until the script is healed.
+    /// The call takes this much longer, or until the script is healed.
     Delay(Duration),
-    /// It fails.
+    /// The call fails.
     Errno(Errno),
-    /// It does not return until the script is healed.
+    /// The call does not return until the script is healed.
     Hang,
     /// A read returns at most this many bytes.
     ShortRead(usize),
 }
 
-/// One fault, for some calls.
+/// A fault and the calls that it affects.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultRule {
-    /// The calls it is about.
+    /// The affected calls.
     pub op: FaultOp,
-    /// What happens to them.
+    /// Their fault.
     pub fault: Fault,
-    /// How many such calls go well first.
+    /// The number of matching calls that succeed first.
     pub after: u64,
-    /// How many calls it then hits.
+    /// The number of calls that then get the fault.
     pub count: u64,
-    /// Only reads that begin in here, if it is given.
+    /// If set, only reads that begin in this range.
     pub within: Option<ByteRange>,
     /// If set, only calls about this path or a path beneath it. The empty path means
     /// the root alone.
@@ -80,7 +80,7 @@ pub struct FaultRule {
 }
 
 impl FaultRule {
-    /// Hits every call of `op` from now on.
+    /// Affects every call of `op` from now on.
     pub fn always(op: FaultOp, fault: Fault) -> Self {
         Self { op, fault, after: 0, count: u64::MAX, within: None, path: None }
     }
@@ -92,7 +92,7 @@ impl FaultRule {
         Self { path: Some(path), ..self }
     }
 
-    /// A call without a path is about a file that came from another process.
+    /// `path` is `None` for a file that came from another process; no rule with a path matches it.
     fn is_match(&self, op: FaultOp, path: Option<&Path>, offset: Option<u64>) -> bool {
         let inside =
             |range: ByteRange| offset.is_some_and(|at| range.start <= at && at < range.end);
@@ -107,7 +107,7 @@ fn is_beneath(path: &Path, of: &str) -> bool {
     if of.is_empty() { path.as_os_str().is_empty() } else { path.starts_with(of) }
 }
 
-/// What one backend is to do wrong; shared with the test that says so.
+/// The faults of one backend; a test and the backend share it.
 #[derive(Default)]
 pub struct FaultScript {
     rules: Mutex<Vec<FaultRule>>,
@@ -115,36 +115,36 @@ pub struct FaultScript {
 }
 
 impl FaultScript {
-    /// Adds a rule; the first that matches a call, and is not used up, is the one it meets.
+    /// Adds a rule. A call gets the first matching rule whose count is not used up.
     pub fn add(&self, rule: FaultRule) {
         self.rules.lock().push(rule);
     }
 
-    /// Forgets all rules and lets calls that hang or are delayed go on.
+    /// Removes all rules and lets hung and delayed calls continue.
     pub fn heal(&self) {
         self.rules.lock().clear();
         self.healed.notify_all();
     }
 
-    /// Heals, and has `rule` alone hold from now on. No call comes in between.
+    /// Heals, and makes `rule` the only rule. No call gets in between.
     pub fn replace(&self, rule: FaultRule) {
         *self.rules.lock() = vec![rule];
         self.healed.notify_all();
     }
 
-    /// Whether a rule has hit all the calls that it was to hit.
+    /// Whether any rule has used up its count.
     pub fn is_exhausted(&self) -> bool {
         self.rules.lock().iter().any(|rule| rule.count == 0)
     }
 
-    /// Meets a call: sleeps, blocks or fails as the script says. Returns the
-    /// most bytes that a read may deliver.
+    /// Applies the script to a call: sleeps, blocks or fails. Returns the most bytes that a read
+    /// may deliver.
     fn apply(&self, op: FaultOp, path: &Path) -> Result<usize> {
         self.apply_at(op, Some(path), None)
     }
 
-    /// Applies the rules with a path to one entry of a call about several. The rules
-    /// for the whole call have been applied before.
+    /// Applies the rules that have a path to one entry of a call about several entries. The rules
+    /// for the whole call have already been applied.
     fn apply_to_entry(&self, path: &Path) -> Result<usize> {
         let names = |rule: &FaultRule| rule.path.is_some();
         if !self.rules.lock().iter().any(names) {
@@ -168,7 +168,7 @@ impl FaultScript {
             Fault::Errno(errno) => Err(errno.into()),
             Fault::ShortRead(most) => Ok(most),
             Fault::Delay(time) => {
-                // Who is healed meanwhile has nothing more to wait for.
+                // `heal` ends the delay early.
                 self.healed.wait_for(&mut rules, time);
                 Ok(usize::MAX)
             }
@@ -187,7 +187,7 @@ pub struct FaultInjector<B> {
 }
 
 impl<B> FaultInjector<B> {
-    /// Makes `inner` misbehave as `script` says.
+    /// Wraps `inner` with the faults of `script`.
     pub fn new(inner: B, script: Arc<FaultScript>) -> Self {
         Self { inner, script }
     }
@@ -258,7 +258,7 @@ impl<B: Backend> Backend for FaultInjector<B> {
 
 struct FaultInjectorFile {
     inner: Arc<dyn BackendFile>,
-    /// The path at which it was opened; `None` of a file that another process opened.
+    /// The path at which it was opened; `None` for a file that another process opened.
     path: Option<PathBuf>,
     script: Arc<FaultScript>,
 }
@@ -292,7 +292,7 @@ impl BackendFile for FaultInjectorFile {
         }
     }
 
-    /// The kernel would read past the script.
+    /// `None`: the kernel's own reads would bypass the script.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -1,41 +1,41 @@
-//! Files that one process has open and another one goes on with.
+//! Open files that one process passes to another.
 //!
-//! A descriptor can be sent to another process; what is open then stays open, with
-//! its locks, whether or not it still has a name. These are a file's descriptors,
-//! without anything that asks the replica.
+//! A descriptor can be sent to another process. The open file keeps its locks, and it stays open
+//! even if it has no name any more. These types hold a file's descriptors and never call the
+//! replica.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::file_closer::drop_on_dedicated_thread;
 
-/// A file's descriptors, on their way to another process.
+/// A file's descriptors, to be sent to another process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BorrowedFds<'a> {
-    /// Open past the page cache.
+    /// Open for reads past the page cache.
     pub direct: Option<BorrowedFd<'a>>,
-    /// Open through it.
+    /// Open for reads through the page cache.
     pub cached: Option<BorrowedFd<'a>>,
 }
 
-/// The same where they have arrived. A dedicated thread closes those that no file
-/// takes, as their replica may hang.
+/// Received descriptors. A dedicated thread closes those that no file takes, as their replica may
+/// hang.
 #[derive(Debug, Default)]
 pub struct OwnedFds {
-    /// Open past the page cache.
+    /// Open for reads past the page cache.
     pub direct: Option<OwnedFd>,
-    /// Open through it.
+    /// Open for reads through the page cache.
     pub cached: Option<OwnedFd>,
 }
 
 impl BorrowedFds<'_> {
-    /// Whether there is nothing to send.
+    /// Whether it has no descriptor.
     pub fn is_empty(&self) -> bool {
         self.direct.is_none() && self.cached.is_none()
     }
 }
 
 impl OwnedFds {
-    /// Whether there is nothing open.
+    /// Whether it has no descriptor.
     pub fn is_empty(&self) -> bool {
         self.direct.is_none() && self.cached.is_none()
     }

@@ -1,19 +1,20 @@
-//! Files are closed where they were opened: on their replica's own threads.
+//! Closes dropped files on their replica's own threads.
 //!
-//! Closing is a call on the replica too: Linux's NFSv4 client sends a CLOSE and
-//! waits for the answer. The last one who holds a file may be a FUSE thread, or
-//! another replica's thread that brings the last segment, and must not wait for
-//! this replica. So what is dropped is put aside and closed by a job of the
-//! replica's pool, one job for all that have been dropped until it runs; and by
-//! another job while that one hangs in a close.
+//! Closing is a call on the replica too: Linux's NFSv4 client sends a CLOSE and waits for the
+//! answer. The last holder of a file may be a FUSE thread, or another replica's thread that
+//! delivers the last segment. Neither may wait for this replica. So a dropped file goes into a
+//! list, and a job on the replica's pool closes all files in the list. If that job hangs in a
+//! close, another job continues.
 //!
-//! Three kinds of descriptors have no such pool and go to dedicated threads ([`drop_on_dedicated_thread`]):
-//! roots that leave service, which a proof, a guest or the watcher of the mount table may
-//! drop last; descriptors that the previous daemon sent and no file takes; and files of a
-//! pool that has stopped.
+//! Three kinds of descriptors have no such pool and go to dedicated threads
+//! ([`drop_on_dedicated_thread`]):
+//! - roots that leave service, which a probe, an inline caller or the watcher of the mount table
+//!   may drop last;
+//! - descriptors that the previous daemon sent and no file takes;
+//! - files of a pool that has stopped.
 //!
-//! *Invariant:* no thread closes a replica's descriptor where it drops it. Where no thread
-//! can be started, the descriptor stays open until a later [`FileCloser::start_job_if_needed`] starts one.
+//! *Invariant:* no thread closes a replica's descriptor where it drops it. If no thread can be
+//! started, the descriptor stays open until a later [`FileCloser::start_job_if_needed`] starts one.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -28,14 +29,14 @@ use super::pool::{Pool, STUCK_AFTER, enter_call};
 pub(super) struct FileCloser {
     threads: CloserThreads,
     state: Mutex<CloserState>,
-    /// Something has been closed.
+    /// Signaled after each close.
     closed: Condvar,
 }
 
-/// The threads that close.
+/// The threads that close files.
 enum CloserThreads {
     Pool(Arc<Pool>),
-    /// Started when there is something to close.
+    /// One new thread for each job.
     Dedicated,
 }
 
@@ -72,31 +73,30 @@ impl Drop for DeferredCloseFd {
     }
 }
 
-/// Retries what no thread could close. Call it regularly.
+/// Retries closes for which no thread could be started. Call it regularly.
 pub(super) fn retry_dedicated_closes() {
     DEDICATED_CLOSER.start_job_if_needed();
 }
 
 #[derive(Default)]
 struct CloserState {
-    /// Dropped and not closed yet.
+    /// Dropped, and not closed yet.
     dropped: Vec<(PathBuf, PendingDrop)>,
-    /// Jobs that are on their way, or close one file after the other: since when each is
-    /// at the one that it is at.
+    /// Jobs that are queued or running: each with its number and the start of its present close.
     jobs: Vec<(u64, Instant)>,
     last_job: u64,
-    /// Files that are being closed.
+    /// The number of files that are being closed.
     closing: usize,
 }
 
-/// Jobs at most, all but one of which hang.
+/// The most jobs at once. A further job starts only if all others are stuck.
 const MAX_JOBS: usize = 4;
 
-/// So long a change waits for the closes that are under way before it.
+/// How long a flush waits for closes that are already in progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl FileCloser {
-    /// Has files closed by `pool`.
+    /// A closer that uses the threads of `pool`.
     pub(super) fn on_pool(pool: Arc<Pool>) -> Self {
         Self::new(CloserThreads::Pool(pool))
     }
@@ -105,20 +105,20 @@ impl FileCloser {
         Self { threads, state: Mutex::default(), closed: Condvar::new() }
     }
 
-    /// Has `file` closed, which was opened at `path`. Never blocks.
+    /// Queues `file` for closing; it was opened at `path`. Never blocks.
     pub(super) fn enqueue(self: &Arc<Self>, path: PathBuf, file: PendingDrop) {
         self.state.lock().dropped.push((path, file));
         self.start_job_if_needed();
     }
 
-    /// Starts a job if files wait and no job makes progress. Call it regularly: a job may
-    /// hang since the last drop, or no thread could be started for one.
+    /// Starts a job if files wait and no job makes progress. Call it regularly: a job may have got
+    /// stuck since the last drop, or no thread could be started for one.
     pub(super) fn start_job_if_needed(self: &Arc<Self>) {
         let Some(number) = self.state.lock().next_job() else { return };
         let job = CloseJob { closer: Arc::clone(self), number };
         match &self.threads {
             CloserThreads::Pool(pool) => {
-                // A refused job is dropped, and hands its files on.
+                // A refused job is dropped, and its drop passes the files on.
                 let _ = pool.submit_close(Box::new(move || job.run()));
             }
             CloserThreads::Dedicated => {
@@ -128,7 +128,7 @@ impl FileCloser {
         }
     }
 
-    /// Closes what has been dropped, one file after the other.
+    /// Closes dropped files one by one until none is left.
     fn close_pending(&self, job: Option<u64>) {
         loop {
             let (path, file) = {
@@ -146,7 +146,8 @@ impl FileCloser {
         }
     }
 
-    /// The same, and waits for those that others close, but not for one that hangs.
+    /// Closes dropped files, then waits up to [`FLUSH_TIMEOUT`] for closes in progress on other
+    /// threads.
     pub(super) fn flush(&self) {
         self.close_pending(None);
         let until = Instant::now() + FLUSH_TIMEOUT;
@@ -168,7 +169,7 @@ impl CloserState {
     }
 }
 
-/// A job that closes files, whether or not it runs.
+/// A job that closes files. Dropping it removes it from the list, whether or not it has run.
 struct CloseJob {
     closer: Arc<FileCloser>,
     number: u64,
@@ -186,7 +187,7 @@ impl Drop for CloseJob {
             let mut state = self.closer.state.lock();
             state.jobs.retain(|(known, _)| *known != self.number);
             match &self.closer.threads {
-                // The pool has stopped, or has no thread.
+                // After a run none is left. Otherwise the pool has stopped or has no thread.
                 CloserThreads::Pool(_) => std::mem::take(&mut state.dropped),
                 CloserThreads::Dedicated => Vec::new(),
             }
@@ -212,7 +213,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    /// Says on which thread it is dropped, and hangs there if it is to.
+    /// Reports the thread on which it is dropped, and hangs there if `hang` is set.
     struct File {
         dropped: mpsc::Sender<ThreadId>,
         hang: Option<mpsc::Receiver<()>>,
@@ -245,7 +246,7 @@ mod tests {
         let ((closer, _pool), (dropped, threads)) = (closer(), mpsc::channel());
         let (release, hang) = mpsc::channel();
         let hung = File { dropped: dropped.clone(), hang: Some(hang) };
-        // The last that was dropped is closed first.
+        // The file that was dropped last is closed first.
         closer.enqueue(PathBuf::new(), Box::new(hung));
         while closer.state.lock().closing == 0 {
             std::thread::sleep(Duration::from_millis(1));
@@ -264,7 +265,7 @@ mod tests {
     #[test]
     fn a_descriptor_that_is_given_up_is_not_closed_by_this_thread() {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
-        // As if there were no thread for it.
+        // Take all job slots, as if no thread could be started.
         let none = (0..MAX_JOBS).map(|number| (u64::MAX - number as u64, Instant::now()));
         DEDICATED_CLOSER.state.lock().jobs.extend(none);
         drop(OwnedFds { direct: Some(writer), cached: None });

@@ -1,20 +1,20 @@
-//! The objects that calls hang on.
+//! The objects on which calls hang.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// An object that calls hang on.
+/// An object on which calls hang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HungPath {
     /// Relative to the replica's root.
     pub path: PathBuf,
-    /// For how long.
+    /// How long its longest call has been hanging.
     pub duration: Duration,
-    /// Threads inside calls about it.
+    /// Threads inside stuck calls about it.
     pub threads: usize,
 }
 
-/// The objects of hung calls, the longest first.
+/// The objects of hung calls, the longest-hung first.
 pub(super) fn group_by_path(calls: impl Iterator<Item = (PathBuf, Duration)>) -> Vec<HungPath> {
     let mut hung: Vec<HungPath> = Vec::new();
     for (path, lasts) in calls {

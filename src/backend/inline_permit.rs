@@ -1,40 +1,39 @@
-//! Threads of others that may call a replica themselves.
+//! Permits for inline calls: calls on a replica by threads other than the replica's own.
 //!
-//! To hand a call to a replica's own thread and to be woken by it costs more
-//! than a small read from a quick replica does. A thread that has nothing else
-//! to do may make the call itself, as a guest, if so few do that enough are
-//! left: a call on a hung replica does not come back.
+//! For a small read from a quick replica, handing the call to the replica's thread and waking the
+//! caller costs more than the call itself. So an otherwise idle thread may make the call itself.
+//! The number of such threads is limited, as a call on a hung replica does not return.
 //!
-//! *Invariant:* no more guests are inside than were agreed on; whoever finds no
-//! leave hands the call on as always.
+//! *Invariant:* at most `max` inline calls are in progress. A thread without a permit queues its
+//! call on the pool.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many guests there are, and how many there may be.
+/// The number of inline calls in progress, and its limit.
 #[derive(Debug)]
 pub struct InlinePermits {
     max: usize,
     in_use: AtomicUsize,
 }
 
-/// Leave to be inside; ends when dropped.
+/// Permission for one inline call, until dropped.
 #[derive(Debug)]
 pub struct InlinePermit<'a>(&'a InlinePermits);
 
 impl InlinePermits {
-    /// At most `most` at once; none where that is 0.
+    /// At most `most` at once; 0 disables inline calls.
     pub fn new(most: usize) -> Self {
         Self { max: most, in_use: AtomicUsize::new(0) }
     }
 
-    /// Leave for one more; `None` where there are enough.
+    /// A permit for one more call; `None` at the limit.
     pub fn try_acquire(&self) -> Option<InlinePermit<'_>> {
         let one_more = |inside| (inside < self.max).then_some(inside + 1);
         let entered = self.in_use.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
         entered.ok().map(|_| InlinePermit(self))
     }
 
-    /// Guests inside now.
+    /// Inline calls in progress.
     pub fn in_use(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
     }

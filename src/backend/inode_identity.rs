@@ -1,15 +1,15 @@
-//! What tells an object from another that is at its path, or has its inode number by now.
+//! Distinguishes an object from another one that now has its path or its inode number.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Attr, Timestamp};
 
-/// An object on a replica, as far as it is known.
+/// The known identity of an object on a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeIdentity {
     /// Its inode number.
     pub ino: u64,
-    /// Tells it from other objects with that number.
+    /// Distinguishes it from other objects with that number.
     pub generation: Generation,
 }
 
@@ -20,39 +20,39 @@ impl InodeIdentity {
     }
 }
 
-/// What tells an object from those that had its inode number before: file systems use the
-/// number of a removed object again.
+/// Distinguishes an object from earlier ones with its inode number: file systems reuse the numbers
+/// of removed objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// When it was made, where the replica says so.
+    /// Its birth time, if the replica reports one.
     pub born: Option<Timestamp>,
-    /// Its file handle, where the replica does not say when it was made.
+    /// Its file handle, if the replica reports no birth time.
     pub handle: Option<HandleDigest>,
 }
 
-/// A digest of an object's file handle, which contains the number's generation.
+/// A digest of an object's file handle, which contains the generation of the inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandleDigest {
-    /// The replicas that share this number show equal handles of equal objects. Handles of
-    /// different spaces are not compared.
+    /// Identifies the replicas that have equal handles for equal objects. Handles of different
+    /// spaces are not compared.
     pub space: u64,
-    /// The handle.
+    /// The digest.
     pub digest: u64,
 }
 
 impl Generation {
-    /// Of an object that was made then.
+    /// The generation of an object with this birth time.
     pub fn from_birth_time(at: Timestamp) -> Self {
         Self { born: Some(at), handle: None }
     }
 
-    /// Whether the two are certainly of two objects.
+    /// Whether the two certainly belong to different objects.
     pub fn is_distinct_from(&self, other: &Self) -> bool {
         self.born.zip(other.born).is_some_and(|(one, other)| one != other)
             || self.handle.zip(other.handle).is_some_and(|(one, other)| one.is_distinct_from(other))
     }
 
-    /// Both of one object: this one, and what `older` says where this one is silent.
+    /// Merges two generations of the same object: the fields of this one, else those of `older`.
     #[must_use]
     pub fn or(self, older: Self) -> Self {
         Self { born: self.born.or(older.born), handle: self.handle.or(older.handle) }
@@ -60,7 +60,7 @@ impl Generation {
 }
 
 impl HandleDigest {
-    /// Whether the two are certainly of two objects.
+    /// Whether the two certainly belong to different objects.
     pub fn is_distinct_from(self, other: Self) -> bool {
         self.space == other.space && self.digest != other.digest
     }

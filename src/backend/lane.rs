@@ -1,9 +1,9 @@
 //! The two kinds of work of a replica's pool.
 
-/// Which kind of work a job is.
+/// The kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Lookups, attributes, listings, opens.
+    /// Every call except positioned reads: lookups, attributes, listings, opens, changes.
     Metadata,
     /// Positioned reads of file data.
     Read,

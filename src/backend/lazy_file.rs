@@ -1,7 +1,7 @@
-//! A file that is opened when it is first used.
+//! A file that is opened on its first use.
 //!
-//! For a handle that may write and whose daemon was killed: that file must be the same
-//! again, or none.
+//! It stands in for a handle that was open for writing when its daemon was killed. The first use
+//! must find the same file again, else it fails.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::{
     LockRequest, OpenAccess, Result, SeekTo, SyncMode, WriteOpenOptions,
 };
 
-/// The file, opened or not.
+/// A file that may not be open yet.
 pub struct LazyFile {
     backend: Arc<dyn Backend>,
     path: Option<PathBuf>,
@@ -24,8 +24,8 @@ pub struct LazyFile {
 }
 
 impl LazyFile {
-    /// The file at `path`, if it is the one that is `known`; to be written, and read where
-    /// it is `readable`. Without a path it is lost: every use fails with ESTALE.
+    /// The file at `path`, if it is the one that is `known`; for writing, and also for reading if
+    /// `readable`. Without a path every use fails with ESTALE.
     pub fn new(
         backend: Arc<dyn Backend>,
         path: Option<PathBuf>,
@@ -65,7 +65,7 @@ impl BackendFile for LazyFile {
         self.file.get().is_none()
     }
 
-    /// It has no descriptor before its first use, which may come later than this question.
+    /// Always `None`: the caller may ask before the first use has opened it.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

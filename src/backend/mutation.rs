@@ -1,4 +1,4 @@
-//! What may be changed on a replica: requests, each carried out once.
+//! The changes that a replica can be asked for. Each request is carried out once.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::{BackendFile, EntryRef, FileKind, InodeIdentity, ObjectRef, Timestamp};
 
-/// Permission bits that were asked for, and the umask of who asked.
+/// The requested permission bits, and the caller's umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateMode {
-    /// As given to open(2), mkdir(2) or mknod(2).
+    /// As passed to open(2), mkdir(2) or mknod(2).
     pub perm: u32,
-    /// Applied by the replica, unless a default access control list is.
+    /// The replica applies it, or the directory's default access control list instead.
     pub umask: u32,
 }
 
@@ -43,7 +43,7 @@ pub enum TreeMutation {
 }
 
 impl TreeMutation {
-    /// The path that the change is about; of two paths, the first.
+    /// The path of the changed object; if there are two paths, the first.
     pub fn path(&self) -> PathBuf {
         match self {
             Self::Link { from: object, .. }
@@ -61,7 +61,7 @@ impl TreeMutation {
     }
 }
 
-/// Attributes to be set; `None` leaves one as it is.
+/// Attributes to set; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits, set-id and sticky bits included.
@@ -78,10 +78,10 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
-/// A time to be set.
+/// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The replica's present time.
+    /// The replica's current time.
     Now,
     /// This one.
     At(Timestamp),
@@ -89,8 +89,8 @@ pub enum SetTime {
 
 /// A change of an open file.
 pub enum FileMutation<'a> {
-    /// pwrite(2); `append`: at the file's end, wherever that is by now; `whole`: all of
-    /// it, or an error.
+    /// pwrite(2). `append`: at the current end of the file. `whole`: writes all of `data` or
+    /// returns an error.
     Write { offset: u64, data: &'a [u8], append: bool, whole: bool },
     /// copy_file_range(2) from this file to `to`.
     CopyFileRange { offset: u64, to: &'a dyn BackendFile, to_offset: u64, len: u64 },
@@ -100,33 +100,33 @@ pub enum FileMutation<'a> {
     Fallocate { mode: u32, offset: u64, len: u64 },
     /// fsync(2), or fdatasync(2).
     Fsync { data_only: bool },
-    /// What close(2) does before it returns, such as to write back over NFS.
+    /// The work of close(2) before it returns, such as writeback over NFS.
     Flush,
 }
 
-/// How a file is opened that may be written.
+/// How to open a file for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOpenOptions {
-    /// What it is opened for.
+    /// The access mode.
     pub access: OpenAccess,
     /// O_TRUNC
     pub truncate: bool,
-    /// When a write is done.
+    /// When a write counts as done.
     pub sync: SyncMode,
-    /// The object that it has to be.
+    /// The object that must be at the path.
     pub expected: Option<InodeIdentity>,
 }
 
-/// Making a file in the same step as opening it.
+/// How to create a file while opening it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
     /// O_EXCL
     pub exclusive: bool,
-    /// Its permission bits.
+    /// Its permission bits and the umask.
     pub perm: CreateMode,
 }
 
-/// What a file is opened for.
+/// The access mode of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenAccess {
     /// O_RDONLY
@@ -137,63 +137,63 @@ pub enum OpenAccess {
     ReadWrite,
 }
 
-/// When a write is done.
+/// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
-    /// When the replica's mount has it.
+    /// When the replica's mount has taken it.
     No,
-    /// O_DSYNC: when the data are stable.
+    /// O_DSYNC: when the data is on stable storage.
     Data,
-    /// O_SYNC: when its attributes are, too.
+    /// O_SYNC: when the attributes are on stable storage too.
     All,
 }
 
 impl SyncMode {
     const MODES: [Self; 3] = [Self::No, Self::Data, Self::All];
 
-    /// A number for it, to be written down.
+    /// Its number in records.
     pub fn to_code(self) -> u8 {
         Self::MODES.iter().position(|mode| *mode == self).unwrap_or_default() as u8
     }
 
-    /// The one that `number` was written down for; the strictest for any other.
+    /// The mode with this number; the strictest for an unknown number.
     pub fn from_code(number: u8) -> Self {
         Self::MODES.get(usize::from(number)).copied().unwrap_or(Self::All)
     }
 }
 
-/// A lock on a range of a file, or the absence of one.
+/// A lock on a range of a file, or the absence of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// What kind of lock.
+    /// Kind of lock.
     pub kind: LockKind,
     /// First byte.
     pub start: u64,
-    /// Last byte; [`Lock::TO_EOF`] for all there will ever be.
+    /// Last byte; [`Lock::TO_EOF`] for the rest of the file, however large it grows.
     pub end: u64,
 }
 
-/// What a lock keeps others from.
+/// What a lock prevents for other owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// From writing.
+    /// Writing.
     Shared,
-    /// From reading and writing.
+    /// Reading and writing.
     Exclusive,
-    /// Nothing: it is given up.
+    /// Nothing: the lock is released.
     None,
 }
 
 impl Lock {
-    /// The last byte of a lock without end (`OFFSET_MAX` of the kernel).
+    /// The last byte of a lock without an end (`OFFSET_MAX` of the kernel).
     pub const TO_EOF: u64 = i64::MAX as u64;
 }
 
-/// What is asked about a lock. Its owner is the open file.
+/// A request about a lock. The open file owns the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockRequest {
-    /// Takes it, or gives it up; EAGAIN where somebody else has one in the way.
+    /// Sets or releases it; EAGAIN if another owner's lock conflicts.
     Set(Lock),
-    /// Says who is in the way of it: a lock of somebody's, or one of kind `None`.
+    /// Tests it: returns the conflicting lock, or one of kind `None`.
     Test(Lock),
 }

@@ -1,9 +1,9 @@
 //! How an operation names an existing object.
 //!
-//! A path alone is not enough: another client may have renamed the object and given its
-//! name to a different one. So a target is an open descriptor of the object, or its path
-//! with a check of its attributes. The backend resolves the path once, checks the object
-//! that it found, and operates on that descriptor.
+//! A path alone is not enough: another client may have renamed the object and given its name to a
+//! different one. So an [`ObjectRef`] has an open descriptor of the object, or its path with a
+//! check of its attributes. The backend resolves the path once, checks the object that it found,
+//! and operates on that descriptor.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::{Attr, BackendError, BackendFile, Result};
 
-/// Whether these attributes belong to the object.
+/// Whether attributes belong to the object.
 type IdentityCheck = Arc<dyn Fn(&Attr) -> bool + Send + Sync>;
 
 /// An object on one replica.
@@ -28,13 +28,12 @@ impl ObjectRef {
         Self { path, identity_check: Some(Arc::new(is_it)), open_file: None }
     }
 
-    /// Any object that has this name now: for programs that compare names, such as
-    /// `fanfs verify`.
+    /// Any object that has this path now: for programs that compare names, such as `fanfs verify`.
     pub fn unchecked(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), identity_check: None, open_file: None }
     }
 
-    /// The same object, which this replica has open as `open`.
+    /// The same object, with the file that this replica has open for it.
     #[must_use]
     pub fn with_open_file(self, open: Option<Arc<dyn BackendFile>>) -> Self {
         Self { open_file: open, ..self }
@@ -45,7 +44,7 @@ impl ObjectRef {
         &self.path
     }
 
-    /// The file by which the replica has it open, if any.
+    /// The object's open file on the replica, if any.
     pub fn open_file(&self) -> Option<&dyn BackendFile> {
         self.open_file.as_deref()
     }
@@ -55,10 +54,10 @@ impl ObjectRef {
         self.identity_check.is_some()
     }
 
-    /// Checks that `attr`, found at its path, belong to it.
+    /// Checks that `attr`, found at the object's path, belong to the object.
     ///
     /// # Errors
-    /// [`BackendError::WrongObject`] where they belong to another object.
+    /// [`BackendError::WrongObject`] if they belong to another object.
     pub fn check_identity(&self, attr: &Attr) -> Result<()> {
         match self.identity_check.as_ref().is_none_or(|is_it| is_it(attr)) {
             true => Ok(()),

@@ -1,26 +1,26 @@
-//! The object that a job is about, as far as one object's trouble goes.
+//! The object of a job, in a form that can be compared cheaply.
 //!
-//! Paths are kept as numbers: a job has its own and those of the directories above it,
-//! the outermost first. Two paths with the same number wait for each other for nothing,
-//! which happens once in 2^64.
+//! Paths are kept as hashes: a job has the hash of its path and those of the directories above it,
+//! the outermost first. Two paths with the same hash may wait for each other needlessly. The chance
+//! is 2^-64 for each pair.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
-/// Directories above an object that are told apart. Mounts inside a replica are not far
-/// below its root.
+/// The number of directories above an object that are kept, from the root down. Mounts inside a
+/// replica are not far below its root.
 const MAX_ANCESTORS: usize = 8;
 
-/// See the module.
+/// A job's object: the hash of its path, and those of its directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathKey {
-    /// 0 where it is about no object.
+    /// 0 for a job without an object.
     hash: u64,
     ancestors: [u64; MAX_ANCESTORS],
 }
 
 impl PathKey {
-    /// A job about `path`, relative to the replica's root; the root where it is empty.
+    /// The key of `path`, relative to the replica's root; an empty path is the root.
     pub fn from_path(path: &Path) -> Self {
         let mut about = Self::default();
         let mut hasher = DefaultHasher::new();
@@ -36,12 +36,13 @@ impl PathKey {
         about
     }
 
-    /// Whether it is about the same object as `other`, or about one beneath that.
+    /// Whether its object is that of `other` or is beneath it.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         other.hash != 0 && (self.hash == other.hash || self.ancestors.contains(&other.hash))
     }
 
-    /// The directory that it is in; `None` of the root, and of objects directly in it.
+    /// The deepest known directory above it; `None` for the root, and for objects directly in the
+    /// root.
     pub(super) fn parent(&self) -> Option<Self> {
         let above = self.ancestors.iter().rfind(|own| **own != 0)?;
         Some(Self { hash: *above, ..Self::default() })
@@ -60,7 +61,7 @@ impl PathKey {
         Self { hash: self.hash, ..Self::default() }
     }
 
-    /// Where to find it in a table of `places`.
+    /// Its index in a table of `places` entries.
     pub(super) fn bucket(&self, places: usize) -> usize {
         (self.hash % places as u64) as usize
     }

@@ -1,22 +1,21 @@
 //! One replica's own bounded threads.
 //!
-//! A thread that calls into a dead NFS server sleeps uninterruptibly until the
-//! server answers, if ever. So each replica has a pool to itself, a hung
-//! replica fills that one pool, and nobody ever waits for a thread to finish.
+//! A thread that calls a dead NFS server sleeps uninterruptibly until the server answers, which may
+//! never happen. So each replica has its own pool. A hung replica blocks only that pool, and no
+//! thread ever joins a pool's thread.
 //!
-//! Two lanes share a pool: reads of file data, which come in bulk, and
-//! metadata, which somebody waits for at a shell prompt. Metadata goes first,
-//! and reads never take the last two threads, so an `ls` does not queue behind
-//! a window of segments.
+//! Two lanes share a pool: bulk reads of file data, and metadata calls, for which a user may wait
+//! at a shell prompt. Metadata goes first, and reads never take the last two threads. So an `ls`
+//! does not queue behind a window of segments.
 //!
-//! One object that hangs must not take all threads, on any replica. A thread that is
-//! inside one call for [`STUCK_AFTER`] is *stuck*: another one is started in its place, up to
-//! [`max_replacements`] of them; not for changes, which are to be begun by no more
-//! threads than the pool has. Once a call is stuck, calls about its object and about
-//! objects near it begin only as [`super::bulkhead`] admits them. The jobs that it refuses
-//! wait without a thread, until their callers give up.
+//! One hung object must not take all threads of its replica. A thread that has been inside one call
+//! for [`STUCK_AFTER`] is *stuck*: the pool starts another thread in its place, up to
+//! [`max_replacements`] of them. It does not replace a thread that is stuck in a change: at most as
+//! many threads as the pool has may be inside changes. Once a call is stuck, [`super::bulkhead`]
+//! decides which calls about its object and about objects near it may start. The jobs that it
+//! refuses wait without a thread until their callers give up.
 //!
-//! A job's deadline counts from when its turn last came nearer ([`super::queue_progress`]).
+//! A job's deadline is counted from the last time its turn came nearer ([`super::queue_progress`]).
 
 mod current_call;
 mod worker;
@@ -38,19 +37,19 @@ use worker::{run_catching_panics, start_thread};
 pub use current_call::{enter_call, report_progress};
 pub use worker::WRITE_THREAD_PREFIX;
 
-/// A thread that is inside one call for so long is stuck. What a replica at work takes
-/// for a call is far below.
+/// A thread that has been inside one call for this long is stuck. Calls on a working replica take
+/// far less.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(2);
 
-/// What is known of a job beforehand.
+/// Properties of a job that the pool must know before it runs.
 #[derive(Default)]
 pub struct JobOptions {
-    /// The object that it is about.
+    /// The object of its calls.
     pub path_key: PathKey,
     /// Whether it may change something.
     pub is_mutation: bool,
-    /// Whether it asks the replica's root whether the replica answers. It goes first, and
-    /// has a thread of its own where all others are taken.
+    /// Whether it probes the replica's root. A probe goes first, and gets an extra thread if all
+    /// others are busy.
     pub is_probe: bool,
     /// Whether its caller has given up. Such a job must not call the replica any more.
     pub is_abandoned: Option<Box<dyn Fn() -> bool + Send>>,
@@ -62,10 +61,10 @@ struct Job {
     run: Box<dyn FnOnce() + Send>,
 }
 
-/// Names pools, each by its own number.
+/// Source of pool ids.
 static NEXT_POOL_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A call of one of the pool's threads under way.
+/// A call in progress on one of the pool's threads.
 struct RunningCall {
     number: u64,
     since: Instant,
@@ -85,14 +84,14 @@ fn is_stuck(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) >= STUCK_AFTER
 }
 
-/// How large a pool may grow.
+/// The limits of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
-    /// Most threads; they start when there is work for them. At least 2.
+    /// The most threads; they start when there is work for them. At least 2.
     pub threads: usize,
-    /// Most jobs waiting in each lane; the next one is refused.
+    /// The most jobs waiting in each lane; further jobs are refused.
     pub queue: usize,
-    /// Most threads of others that may be inside a call at once.
+    /// The most inline calls at once.
     pub max_inline_calls: usize,
 }
 
@@ -103,15 +102,14 @@ pub struct Pool {
 
 struct PoolShared {
     name: String,
-    /// Whether threads are named as those that may be inside a change.
+    /// Whether the thread names mark the write replica's threads.
     is_write_replica: AtomicBool,
     limits: PoolLimits,
-    /// The pool's number.
     pool_id: u64,
     state: Mutex<PoolState>,
     wake: Condvar,
-    /// Whether any call was stuck when it was last looked ([`Pool::replace_stuck_threads`]): guests ask
-    /// this without the lock.
+    /// Whether any call was stuck at the last check ([`Pool::replace_stuck_threads`]). Inline
+    /// callers read it without taking the lock.
     is_any_stuck: AtomicBool,
 }
 
@@ -124,29 +122,29 @@ struct PoolState {
     reading_threads: usize,
     running: Vec<RunningCall>,
     progress: QueueProgress,
-    /// Jobs queued so far.
+    /// Jobs queued so far; the last ticket's number.
     jobs_queued: u64,
-    /// Probes that have not ended.
+    /// Probes that are queued or running.
     pending_probes: usize,
     stopped: bool,
     pool_id: u64,
-    /// The slots of threads that have been guests. A guest's call takes no lock but
-    /// that of its own slot.
+    /// The slots of threads that have made inline calls. An inline call takes no lock but that of
+    /// its own slot.
     inline_slots: Vec<Weak<Mutex<CurrentCall>>>,
-    /// Whether any guest was stuck when it was last looked ([`Pool::replace_stuck_threads`]).
+    /// Whether any inline call was stuck at the last check ([`Pool::replace_stuck_threads`]).
     is_inline_call_stuck: bool,
-    /// Whether any call was stuck then.
+    /// Whether any call was stuck at that check.
     is_any_stuck: bool,
     responsive: ResponsiveObjects,
 }
 
 impl PoolState {
-    /// Threads that there may be.
+    /// The most threads at present, replacements included.
     fn max_threads(&self, limits: &PoolLimits, now: Instant) -> usize {
         self.max_threads_for(Lane::Metadata, |_| true, limits, now)
     }
 
-    /// Of them, those that may be inside a read.
+    /// The most threads that may be inside a read at present, replacements included.
     fn max_reading_threads(&self, limits: &PoolLimits, now: Instant) -> usize {
         self.max_threads_for(Lane::Read, |call| call.lane == Lane::Read, limits, now)
     }
@@ -164,12 +162,12 @@ impl PoolState {
         base_threads(lane, limits.threads) + replaced.min(max_replacements(lane, limits.threads))
     }
 
-    /// Threads that there may be, one for probes included.
+    /// The most threads at present, with one more while probes are pending.
     fn max_threads_with_probes(&self, limits: &PoolLimits, now: Instant) -> usize {
         self.max_threads(limits, now) + usize::from(self.pending_probes > 0)
     }
 
-    /// What decides which calls may begin.
+    /// The rules for calls that may start now.
     fn bulkhead(&self, threads: usize, now: Instant) -> Bulkhead<'_> {
         let call = |about, lane, since| ActiveCall {
             path_key: about,
@@ -184,7 +182,7 @@ impl PoolState {
         Bulkhead { threads, calls: own.chain(inline).collect(), responsive: &self.responsive }
     }
 
-    /// The calls of guests, each with where it is.
+    /// The inline calls in progress, each with its slot.
     fn inline_calls(&self) -> Vec<(InlineCall, CallSlot)> {
         let inline_call = |slot: &Weak<Mutex<CurrentCall>>| {
             let slot = slot.upgrade()?;
@@ -197,9 +195,9 @@ impl PoolState {
         self.inline_slots.iter().filter_map(inline_call).collect()
     }
 
-    /// The next job of a lane that may be begun.
+    /// Takes the next job of a lane that may start.
     fn next_job(&mut self, lane: Lane, limits: &PoolLimits, now: Instant) -> Option<Job> {
-        // A thread more than there may be: it ends, or is a probe's.
+        // This thread is beyond the limit: it runs a probe, or ends.
         if self.running.len() >= self.max_threads(limits, now) {
             let queue =
                 if lane == Lane::Read { &mut self.read_queue } else { &mut self.metadata_queue };
@@ -261,14 +259,14 @@ impl PoolState {
         self.record_answer(number, slot);
     }
 
-    /// An object has answered while calls are stuck.
+    /// Records an object that answered, if its own call was not stuck.
     fn record_responsive(&mut self, about: &PathKey, since: Instant) {
         if !is_stuck(since, Instant::now()) {
             self.responsive.add(about);
         }
     }
 
-    /// A job that queues another one has its answer: the new job does not wait for it.
+    /// A job that queues another one already has its answer, so the new job does not wait for it.
     fn record_current_job_answer(&mut self) {
         CURRENT_CALL.with(|slot| {
             let own = self.running.iter().find(|call| Arc::ptr_eq(&call.call_slot, slot));
@@ -279,7 +277,7 @@ impl PoolState {
     }
 
     fn record_answer(&mut self, number: u64, slot: &CallSlot) {
-        // A job that did not call, as its caller gave up, says nothing of the replica.
+        // A job that made no call, because its caller gave up, says nothing about the replica.
         if !std::mem::take(&mut slot.lock().has_called) {
             return;
         }
@@ -295,22 +293,22 @@ impl PoolState {
         self.progress.last_before(ticket.number).max(own).filter(|moved| *moved > ticket.queued_at)
     }
 
-    /// All that waits, to be dropped when the pool is not locked any more: what a
-    /// job holds may want to put one into the queue when it is dropped.
+    /// Takes all waiting jobs. Drop them after unlocking the pool: dropping a job may queue another
+    /// one.
     fn drain_queues(&mut self) -> [VecDeque<Job>; 2] {
         [std::mem::take(&mut self.metadata_queue), std::mem::take(&mut self.read_queue)]
     }
 }
 
 impl PoolLimits {
-    /// Most threads that may be inside a read at once.
+    /// The most threads that may be inside a read at once, not counting replacements.
     pub fn max_readers(&self) -> usize {
         base_threads(Lane::Read, self.threads)
     }
 }
 
 impl Pool {
-    /// A pool with no thread yet. `name` names its threads.
+    /// A pool that has no thread yet. `name` is a part of its threads' names.
     pub fn new(name: &str, limits: PoolLimits) -> Self {
         let pool = NEXT_POOL_ID.fetch_add(1, Ordering::Relaxed);
         let shared = PoolShared {
@@ -325,17 +323,17 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Names the threads as those that may be inside a change. Call it before the first job.
+    /// Marks the threads as the write replica's. Call it before the first job.
     pub(super) fn set_write_replica(&self) {
         self.shared.is_write_replica.store(true, Ordering::Relaxed);
     }
 
-    /// Queues a job that is about no object.
+    /// Queues a job without an object.
     pub fn submit(&self, lane: Lane, run: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.submit_with(lane, JobOptions::default(), run).map(drop)
     }
 
-    /// Queues a job; starts a thread where none is idle and there may be one more.
+    /// Queues a job. Starts a thread if none is idle and the limit allows it.
     pub fn submit_with(
         &self,
         lane: Lane,
@@ -358,14 +356,14 @@ impl Pool {
         if dropped.is_some() { Err(BackendError::QueueFull) } else { Ok(ticket) }
     }
 
-    /// When a job's turn last came nearer, or when the job last had a part of its answer;
-    /// `None` where neither has happened.
+    /// When a job's turn last came nearer, or when the job last completed a part of its answer.
+    /// `None` if neither has happened.
     pub fn last_progress(&self, ticket: Ticket) -> Option<Instant> {
         self.shared.state.lock().last_progress(ticket)
     }
 
-    /// Starts a thread where none is idle and there may be one more. Returns all jobs
-    /// where there is none to run them.
+    /// Starts a thread if too few are idle and the limit allows it. If the pool has no thread and
+    /// cannot start one, returns all jobs.
     fn start_thread_if_needed(
         &self,
         mut state: MutexGuard<'_, PoolState>,
@@ -376,8 +374,8 @@ impl Pool {
             state.thread_count += 1;
             if let Err(error) = start_thread(&self.shared) {
                 state.thread_count -= 1;
-                // Out of threads in this process: the ones there are carry on.
-                // With none at all the job could never run.
+                // This process cannot start more threads: the existing ones carry on. With none at
+                // all the jobs would never run.
                 if state.thread_count == 0 {
                     tracing::error!(replica = %self.shared.name, %error, "cannot start a thread");
                     return Some(state.drain_queues());
@@ -388,7 +386,7 @@ impl Pool {
         None
     }
 
-    /// Queues a job that closes files, whatever waits already: there are few of them.
+    /// Queues a job that closes files, even if the queue is full: there are few of them.
     pub(super) fn submit_close(&self, run: Box<dyn FnOnce() + Send>) -> Result<()> {
         let mut state = self.shared.state.lock();
         if state.stopped {
@@ -413,8 +411,8 @@ impl Pool {
         state.running.iter().filter(is_stuck).count()
     }
 
-    /// Starts a thread in the place of one that is stuck, where jobs wait. Call it now
-    /// and then while there are calls.
+    /// Starts a replacement for a stuck thread if jobs wait. Call it regularly while calls are in
+    /// flight.
     pub fn replace_stuck_threads(&self) {
         let mut state = self.shared.state.lock();
         let now = Instant::now();
@@ -439,7 +437,7 @@ impl Pool {
         }
     }
 
-    /// The objects that calls hang on, the longest first.
+    /// The objects on which calls hang, the longest-hung first.
     pub fn hung_paths(&self) -> Vec<HungPath> {
         let now = Instant::now();
         let calls: Vec<(Instant, CallSlot)> = {
@@ -459,7 +457,7 @@ impl Pool {
         )
     }
 
-    /// Whether a call about it may be begun.
+    /// Whether a call about the object may start.
     pub fn has_room_for(&self, lane: Lane, about: &PathKey) -> bool {
         if !self.shared.is_any_stuck.load(Ordering::Relaxed) {
             return true;
@@ -468,7 +466,7 @@ impl Pool {
         state.bulkhead(self.shared.limits.threads, Instant::now()).allows(about, lane)
     }
 
-    /// Carries `job` out on the calling thread, which is a guest.
+    /// Runs `job` on the calling thread as an inline call.
     pub fn run_inline(&self, about: PathKey, job: impl FnOnce()) {
         self.register_inline_thread();
         let inline_call =
@@ -483,7 +481,7 @@ impl Pool {
         }
     }
 
-    /// Has the calling thread's slot among those of guests.
+    /// Adds the calling thread's slot to those of inline callers.
     fn register_inline_thread(&self) {
         let pool = self.shared.pool_id;
         if REGISTERED_POOLS.with_borrow(|visited| visited.contains(&pool)) {
@@ -497,7 +495,7 @@ impl Pool {
         REGISTERED_POOLS.with_borrow_mut(|visited| visited.push(pool));
     }
 
-    /// Drops what waits and ends the threads that are idle, now or later.
+    /// Drops the waiting jobs. Idle threads end; busy ones end after their job.
     pub fn stop(&self) {
         let mut state = self.shared.state.lock();
         state.stopped = true;
@@ -547,8 +545,8 @@ mod tests {
         let pool = pool(2, 1);
         let (release, hang) = mpsc::channel::<()>();
         pool.submit(Lane::Read, Box::new(move || hang.recv().unwrap_or(()))).unwrap();
-        // One runs, one waits, the next has no place. Whether the first has
-        // been taken yet is a matter of timing, so allow for one more.
+        // One job runs, one waits, and the next is refused. The first may not have started yet, so
+        // allow for one more.
         let results: Vec<_> = (0..4).map(|_| pool.submit(Lane::Read, Box::new(|| ()))).collect();
         assert_eq!(results.last(), Some(&Err(BackendError::QueueFull)));
         drop(release);
@@ -643,7 +641,7 @@ mod tests {
             };
             pool.submit_with(Lane::Metadata, errand, Box::new(job)).unwrap();
         }
-        // The first ones take all threads until they are known to be stuck.
+        // The first calls take all threads until they count as stuck.
         let (other, others) = mpsc::channel();
         pool.submit_with(Lane::Metadata, about("d/f"), Box::new(move || other.send(()).unwrap()))
             .unwrap();
@@ -666,7 +664,7 @@ mod tests {
             pool.has_room_for(Lane::Metadata, &about("d").path_key)
                 && pool.has_room_for(Lane::Metadata, &about("d/f").path_key)
         );
-        // The others are given up, and end without calling.
+        // The other callers give up; their jobs end without a call.
         given_up.store(true, std::sync::atomic::Ordering::Relaxed);
         for _ in 0..8 {
             answer.recv_timeout(SOON).expect("one that was given up waits on");
@@ -707,7 +705,7 @@ mod tests {
         }
     }
 
-    /// Objects in `dir` begin to hang, until the returned sender is dropped.
+    /// Makes `count` objects in `dir` hang until the returned sender is dropped.
     fn hang_in(pool: &Pool, lane: Lane, dir: &str, count: usize) -> mpsc::Sender<()> {
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
@@ -723,7 +721,7 @@ mod tests {
         release
     }
 
-    /// At once, and when as many objects hang as are replaced.
+    /// Both at once and when as many objects hang as are replaced.
     fn others_are_served_while_many_hang_in(dir: &str, lane: Lane) {
         let pool = pool(2, 64);
         let release = hang_in(&pool, lane, dir, 12);

@@ -1,35 +1,35 @@
 //! When a job's turn last came nearer.
 //!
-//! A job waits for the jobs that were queued before it, first for a thread and then at
-//! the server. So each of them that the replica answers is progress for the job. Jobs
-//! that were queued later do not count: a call that hangs has no progress, whatever its
-//! replica serves meanwhile. The earlier jobs are finite in number, so progress ends.
+//! A job waits for the jobs that were queued before it, first for a thread and then at the server.
+//! So each answer to one of them is progress for the job. Jobs that were queued later do not count:
+//! a hung call makes no progress, no matter what else its replica serves. The earlier jobs are
+//! finite in number, so their progress ends.
 
 use std::time::Instant;
 
-/// Names a queued job.
+/// Identifies a queued job.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
-    /// Ascending in each pool.
+    /// Ascending within each pool.
     pub(super) number: u64,
     /// When the job was queued.
     pub(super) queued_at: Instant,
 }
 
-/// Answered jobs by number, with their times, both ascending. An answer to an older job
-/// makes all earlier answers to newer jobs superfluous.
+/// Answered jobs by number, with their times, both ascending. An answer to an older job makes all
+/// earlier answers to newer jobs superfluous.
 #[derive(Default)]
 pub(super) struct QueueProgress {
     answers: Vec<(u64, Instant)>,
-    /// So many answers are kept until those that no job needs are dropped.
+    /// Above this length, answers that no job needs are dropped.
     capacity: usize,
 }
 
-/// The least that [`QueueProgress::capacity`] is.
+/// The smallest effective [`QueueProgress::capacity`].
 const MIN_CAPACITY: usize = 64;
 
 impl QueueProgress {
-    /// The replica answered a job; `left` are the jobs that have not ended.
+    /// The replica answered a job; `left` lists the unfinished jobs.
     pub(super) fn record_answer(
         &mut self,
         job: u64,
@@ -45,7 +45,7 @@ impl QueueProgress {
         }
     }
 
-    /// When the last of the jobs before this one was answered.
+    /// When the replica last answered a job before this one.
     pub(super) fn last_before(&self, job: u64) -> Option<Instant> {
         let before = self.answers.partition_point(|(answered, _)| *answered < job);
         Some(self.answers[before.checked_sub(1)?].1)

@@ -1,8 +1,8 @@
-//! A backend that moves file data no faster than a given rate.
+//! A backend that moves file data no faster than a set rate.
 //!
-//! It models one link: reads and writes pass one after the other, each taking
-//! its size divided by the rate, however many threads ask. Used by `[[replica]]
-//! max_rate`, `fanfs demo`, tests and benches.
+//! It models one link: reads and writes pass one after the other, each taking its size divided by
+//! the rate, no matter how many threads call. Used by `[[replica]] max_rate`, `fanfs demo`, tests
+//! and benches.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::{
     WriteOpenOptions,
 };
 
-/// The decorator. The rate may be changed while it runs.
+/// The decorator. The rate may change during calls.
 pub struct RateLimited<B> {
     inner: B,
     limiter: Arc<RateLimiter>,
@@ -31,7 +31,7 @@ struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Takes the link for `bytes` and returns when they have passed.
+    /// Occupies the link for `bytes` and returns when they have passed.
     fn wait_for_transfer(&self, bytes: usize) {
         let rate = self.bytes_per_second.load(Ordering::Relaxed);
         if rate == 0 {
@@ -57,7 +57,7 @@ impl<B> RateLimited<B> {
         Self { inner, limiter: Arc::new(link) }
     }
 
-    /// The limit is on file data: other calls pass.
+    /// Only file data is limited: other calls pass.
     fn before_call(&self, _target: CallTarget<'_>) -> Result<()> {
         Ok(())
     }
@@ -66,7 +66,7 @@ impl<B> RateLimited<B> {
         Arc::new(RateLimitedFile { inner, limiter: Arc::clone(&self.limiter) })
     }
 
-    /// A handle that changes the rate, in bytes a second, from now on.
+    /// A function that sets the rate, in bytes a second, from now on.
     pub fn rate_setter(&self) -> impl Fn(u64) + Send + Sync + use<B> {
         let link = Arc::clone(&self.limiter);
         move |rate| link.bytes_per_second.store(rate, Ordering::Relaxed)
@@ -122,7 +122,7 @@ impl BackendFile for RateLimitedFile {
         self.inner.fds()
     }
 
-    /// The kernel would read past the limit.
+    /// `None`: the kernel's own reads would bypass the limit.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -1,15 +1,15 @@
-//! The thread that waits for the present work.
+//! The thread that waits for the current request.
 //!
-//! The FUSE library does not pass on interrupts. A thread that is killed while it waits
-//! for an answer ends only when it gets the answer, so fanfs looks for the signal itself.
-//! The thread is noted where a request comes in, and taken along by the calls that are
-//! made for it.
+//! The FUSE library does not pass on interrupts. A thread that is killed while it waits for an
+//! answer ends only when it gets the answer, so fanfs checks for the signal itself. The FUSE thread
+//! records the waiting thread when a request arrives, and the calls for that request carry it
+//! along.
 
 use std::cell::Cell;
 
 use crate::capabilities;
 
-/// A thread that waits for an answer, as this process sees it.
+/// A thread that waits for an answer, by its id in this process's PID namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestingThread(u32);
 
@@ -18,25 +18,25 @@ thread_local! {
 }
 
 impl RequestingThread {
-    /// No thread waits, or none that this process sees.
+    /// No thread waits, or none that is visible to this process.
     pub const NONE: Self = Self(0);
 
-    /// The thread with this number; 0 for none.
+    /// The thread with this id; 0 for none.
     pub const fn from_tid(number: u32) -> Self {
         Self(number)
     }
 
-    /// The thread that the calling thread works for.
+    /// The thread for which the calling thread works.
     pub fn current() -> Self {
         CURRENT.get()
     }
 
-    /// The calling thread works for it from now on.
+    /// Makes the calling thread work for this one from now on.
     pub fn set_current(self) {
         CURRENT.set(self);
     }
 
-    /// Does `work` for it.
+    /// Runs `work` for this thread, then restores the previous one.
     pub fn scope<T>(self, work: impl FnOnce() -> T) -> T {
         struct RestoreOnDrop(RequestingThread);
         impl Drop for RestoreOnDrop {
@@ -48,10 +48,10 @@ impl RequestingThread {
         work()
     }
 
-    /// Whether it has been killed. A signal that ends a process is a SIGKILL to each of
-    /// its threads by the time it is pending there.
+    /// Whether it has been killed. When a fatal signal ends a process, the kernel makes SIGKILL
+    /// pending for each of its threads.
     pub fn is_killed(self) -> bool {
-        /// SIGKILL among the signals of a mask.
+        /// The bit of SIGKILL in a signal mask.
         const KILL: u64 = 1 << 8;
         if self == Self::NONE {
             return false;

@@ -1,8 +1,8 @@
-//! The passes as jobs for fio(1), and what fio says of them.
+//! Writes the passes as jobs for fio(1), and reads fio's report.
 //!
-//! A job reads the very parts that a pass does, with as many readers, the same blocks
-//! and for as long, and ends as a pass does: for all when one has read its part. What
-//! reads through fanfs finds the mount in the environment, as [`MOUNT_VARIABLE`].
+//! A job reads the same parts as its pass, with the same number of readers and block size, for the
+//! same time. It ends as a pass does: for all readers when the first one has read its part. A job
+//! that reads through fanfs finds the mount in the environment variable [`MOUNT_VARIABLE`].
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -16,61 +16,60 @@ use serde_json::Value;
 use super::plan::{FilePart, Load};
 use crate::format::to_mib_per_second;
 
-/// The variable that names the mount, for jobs that read through fanfs.
+/// The environment variable that names the mount, for jobs that read through fanfs.
 pub const MOUNT_VARIABLE: &str = "FANFS_MOUNT";
 
-/// One reader of a job: the replica's name, or the mount's, its directory (none: the
-/// mount), whether with O_DIRECT, and what it reads.
+/// One reader of a job.
 #[derive(Clone, Debug)]
 pub struct FioReader {
-    /// Names the section.
+    /// The section's name: the replica's name, or the mount's.
     pub name: String,
-    /// Where the file is.
+    /// The directory that contains the file; `None` for the mount.
     pub directory: Option<PathBuf>,
-    /// With O_DIRECT.
+    /// Whether it reads with O_DIRECT.
     pub is_direct: bool,
-    /// What part of the file.
+    /// The part of the file that it reads.
     pub part: FilePart,
 }
 
 /// A pass, as a job for fio.
 #[derive(Clone, Debug)]
 pub struct FioJob {
-    /// A line that says what it is.
+    /// A one-line description.
     pub title: String,
-    /// What the readers do.
+    /// How the readers read.
     pub load: Load,
     /// The file, below each reader's directory.
     pub file: PathBuf,
-    /// Bytes of a read.
+    /// Bytes of one read.
     pub block_size: u64,
-    /// How long.
+    /// How long the job reads at most.
     pub duration: Duration,
-    /// Of the random order.
+    /// The seed of the random order.
     pub seed: u64,
-    /// Begin again at the end of a part, until the time is over. Not where the pass
-    /// itself came to the end: what is read twice comes from a cache.
+    /// Start again at the end of a part, until the time is over. False where the pass itself
+    /// reached the end of its part: a second read would come from a cache.
     pub is_time_based: bool,
     /// At least one.
     pub readers: Vec<FioReader>,
 }
 
-/// Why fio has no figures.
+/// Why fio gave no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum FioError {
     /// A job file cannot name this path.
     #[error("{} cannot be named in a job for fio", .0.display())]
     UnwritablePath(PathBuf),
-    /// There is no fio, or it cannot be started.
+    /// fio is not installed, or cannot be started.
     #[error("fio cannot be started: {0}")]
     Start(io::Error),
-    /// Its output cannot be kept, or it cannot be waited for.
+    /// fio's output cannot be stored, or waiting for fio failed.
     #[error("fio: {0}")]
     Io(io::Error),
-    /// It was ended, after this time at the latest.
+    /// fio was killed: it exceeded this limit, or the run was interrupted.
     #[error("fio did not end within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
-    /// Its own first line about it.
+    /// fio failed; the first line of its error output.
     #[error("fio: {0}")]
     Failed(String),
     /// Its report is not JSON.
@@ -79,15 +78,15 @@ pub enum FioError {
     /// Its report says that it read no bytes.
     #[error("fio has read nothing")]
     NothingRead,
-    /// The number of the error in its report.
+    /// The error number in fio's report.
     #[error("fio: error {0}")]
     JobFailed(i64),
 }
 
-/// The job's file.
+/// Renders the text of the job file.
 ///
 /// # Errors
-/// Where a path cannot be written in one.
+/// When a job file cannot express a path.
 pub fn render_job(job: &FioJob) -> Result<String, FioError> {
     let mut text = format!("# {}\n", job.title);
     if job.readers.iter().any(|reader| reader.directory.is_none()) {
@@ -118,7 +117,7 @@ pub fn render_job(job: &FioJob) -> Result<String, FioError> {
         };
         let _ = writeln!(
             text,
-            // fio looks a name up in the directory that it knows by then.
+            // fio resolves a filename against the directory that it has read by then.
             "\n[{name}]\ndirectory={directory}\nfilename={file}\ndirect={}\noffset={}\nsize={}\nnumjobs={}",
             u8::from(*direct),
             part.offset,
@@ -132,15 +131,15 @@ pub fn render_job(job: &FioJob) -> Result<String, FioError> {
     Ok(text)
 }
 
-/// Whether two readers are neighbours in one directory: then they are one section.
+/// Whether two readers read adjacent parts of one directory: they share one section.
 fn is_same_section(one: &FioReader, next: &FioReader) -> bool {
     one.name == next.name
         && one.part.len == next.part.len
         && one.part.offset + one.part.len == next.part.offset
 }
 
-/// A path as a job file takes it. fio takes `:` for a separator unless escaped, and has
-/// no way to write some others.
+/// Escapes a path for a job file. fio takes an unescaped `:` as a separator, and cannot express
+/// some other characters at all.
 fn escape_path(path: &Path) -> Result<String, FioError> {
     let odd = |c: char| c.is_control() || "$\"'#;%*".contains(c);
     match path.to_str() {
@@ -151,7 +150,8 @@ fn escape_path(path: &Path) -> Result<String, FioError> {
     }
 }
 
-/// A script that runs all jobs beside it, the volume mounted for those that need it.
+/// Renders a script that runs all jobs beside it, with the volume mounted for the jobs that need
+/// it.
 pub fn render_script(volume: &Path, jobs: &[String]) -> String {
     let volume = volume.display().to_string().replace('\'', "'\\''");
     format!(
@@ -165,10 +165,10 @@ pub fn render_script(volume: &Path, jobs: &[String]) -> String {
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Has fio run a job's file; MiB/s.
+/// Runs fio on a job file; returns MiB/s.
 ///
 /// # Errors
-/// What fio says, or that it had to be ended: it was interrupted, or took longer than
+/// fio's own error, or [`FioError::TimedOut`] when the run was interrupted or fio took longer than
 /// `limit`.
 pub(super) fn run_fio(
     job: &Path,
@@ -178,7 +178,7 @@ pub(super) fn run_fio(
 ) -> Result<f64, FioError> {
     let mut command = Command::new("fio");
     command.args(["--readonly", "--output-format=json", "--eta=never"]).arg(job);
-    // It leaves a file with its state there.
+    // fio leaves a state file in its working directory.
     command.current_dir(job.parent().unwrap_or(Path::new("/")));
     if let Some(mount) = mount {
         command.env(MOUNT_VARIABLE, mount);
@@ -210,7 +210,7 @@ fn wait_for_fio(
             return Ok(status);
         }
         if is_interrupted() || Instant::now() > until {
-            // One that is inside a replica that hangs is not waited for.
+            // Do not wait for an fio that is stuck in a hung replica.
             let _ = child.kill();
             std::thread::sleep(POLL_INTERVAL);
             let _ = child.try_wait();
@@ -222,7 +222,7 @@ fn wait_for_fio(
 
 /// The rate in fio's report, MiB/s.
 fn parse_rate(report: &str) -> Result<f64, FioError> {
-    // Notes may stand before it.
+    // fio may print notes before the JSON.
     let json = report.get(report.find('{').unwrap_or(0)..).unwrap_or_default();
     let report: Value = serde_json::from_str(json).map_err(FioError::MalformedReport)?;
     let job = &report["jobs"][0];

@@ -1,4 +1,4 @@
-//! The report as one HTML file that needs nothing beside it.
+//! The report as one self-contained HTML file.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ figure { margin: 1.5rem 0; }
 figure svg { background: #fff; border: 1px solid var(--line); max-width: 100%; height: auto; }
 figcaption, .soft { color: var(--soft); font-size: 0.9rem; }";
 
-/// What each picture shows, for a reader who has never seen one.
+/// What each picture shows, for a reader who has never seen such a picture.
 const CAPTIONS: [&str; 3] = [
     "Sampled while one reader read through fanfs. The replicas' lines add up to the reader's, \
      but for what is fetched ahead of it: at the begin they are above it.",
@@ -36,7 +36,7 @@ const CAPTIONS: [&str; 3] = [
      have the same number of readers, each of which waits for its read before the next.",
 ];
 
-/// Why there is no page.
+/// Why the page cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum HtmlReportError {
     /// A picture cannot be drawn.
@@ -47,10 +47,10 @@ pub enum HtmlReportError {
     Json(#[from] serde_json::Error),
 }
 
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
-/// In one line, where a picture cannot be drawn.
+/// When a picture cannot be drawn or the figures cannot be written as JSON.
 pub fn render_html(report: &Report) -> Result<String, HtmlReportError> {
     let title = format!("fanfs bench: {}", escape_html(&report.volume));
     let mut html = format!(

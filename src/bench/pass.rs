@@ -1,10 +1,10 @@
-//! One pass: readers that begin together, read for so long, and are waited for only so
-//! long.
+//! One pass: readers that start together, read for a limited time, and are waited for only for a
+//! limited time.
 //!
-//! Each reader is a thread that reads one block after the other with pread(2) and is
-//! never waited for by joining it: one that is inside a replica that hangs is left
-//! there. The pass ends for all when its time is over, or as soon as one has read its
-//! part to the end; otherwise the last of several would be measured alone.
+//! Each reader is a thread that reads one block after another with pread(2). The pass never joins a
+//! reader: it abandons one that is stuck in a hung replica. The pass ends for all readers when its
+//! time is over, or as soon as one reader reaches the end of its part. Otherwise the last of
+//! several readers would be measured alone.
 
 use std::fs::File;
 use std::io;
@@ -27,27 +27,27 @@ use crate::volume::ReplicaId;
 /// What one reader does.
 pub(super) struct ReaderJob {
     pub(super) path: PathBuf,
-    /// Which replica it reads from; none through fanfs.
+    /// The replica that it reads from; `None` through fanfs.
     pub(super) replica: Option<ReplicaId>,
     pub(super) is_direct: bool,
     pub(super) part: FilePart,
     pub(super) block_size: u64,
-    /// In random order, of this seed.
+    /// The seed of a random order; `None` reads from front to back.
     pub(super) shuffle_seed: Option<u64>,
 }
 
 /// What the readers of a pass did.
 pub(super) struct PassResult {
     pub(super) bytes: u64,
-    /// From the begin of all to the end of the last one's last read.
+    /// From the common start to the end of the last reader's last read.
     pub(super) time: Duration,
-    /// Of each read, microseconds.
+    /// The latency of each read, microseconds.
     pub(super) latency: Histogram<u64>,
-    /// Processor time of the readers.
+    /// CPU time of the readers.
     pub(super) reader_cpu: Duration,
-    /// Processor time of all other threads of this process but the one that watches.
+    /// CPU time of all other threads of this process except the one that watches the pass.
     pub(super) other_cpu: Duration,
-    /// Whether it ended because a part was read to its end.
+    /// Whether the pass ended because a reader reached the end of its part.
     pub(super) is_cut_short: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum PassFailure {
         replica: Option<ReplicaId>,
         error: ReaderError,
     },
-    /// A call did not come back.
+    /// A call did not return.
     Hung {
         replica: Option<ReplicaId>,
     },
@@ -69,7 +69,7 @@ pub(super) enum PassFailure {
 /// Why a reader has no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum ReaderError {
-    /// It has no thread.
+    /// Its thread could not be started.
     #[error(transparent)]
     Thread(io::Error),
     /// The file cannot be opened.
@@ -78,22 +78,22 @@ pub enum ReaderError {
     /// The file cannot be read there.
     #[error("read at {offset}: {error}")]
     Read {
-        /// Of the block's first byte.
+        /// The offset of the block's first byte.
         offset: u64,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// Its thread has ended without a word.
+    /// Its thread ended without a message.
     #[error("a reader panicked; this is a bug in fanfs")]
     Panicked,
 }
 
-/// A histogram of what reads take: microseconds up to an hour, to a thousandth.
+/// A histogram of read latencies: 1 microsecond to one hour, exact to one part in a thousand.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("constant bounds are valid")
 }
 
-/// What all readers of a pass share.
+/// State that all readers of a pass share.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
@@ -122,8 +122,8 @@ struct NumberedMessage {
 /// How often `watch` is called.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Carries out a pass. `watch` gets the time since its begin and the bytes read, and
-/// returns whether to go on.
+/// Carries out a pass. `watch` gets the time since the start and the bytes read so far, and returns
+/// whether to continue.
 pub(super) fn run_readers(
     jobs: Vec<ReaderJob>,
     duration: Duration,
@@ -183,7 +183,7 @@ pub(super) fn run_readers(
     })
 }
 
-/// The readers of a pass, from outside.
+/// The readers of a pass, as the watching thread sees them.
 struct ReaderThreads {
     replicas: Vec<Option<ReplicaId>>,
     shared: Arc<Shared>,
@@ -191,7 +191,7 @@ struct ReaderThreads {
 }
 
 impl ReaderThreads {
-    /// Waits until each has sent a message that `wanted` takes.
+    /// Waits until each reader has sent a message that `wanted` accepts.
     fn wait_for_all<T>(
         &self,
         until: Instant,
@@ -230,15 +230,15 @@ impl ReaderThreads {
     }
 }
 
-/// A reader, in its thread.
+/// A reader, on its own thread.
 struct ReaderThread {
-    /// Among the readers of the pass.
+    /// Its index among the readers of the pass.
     number: usize,
     job: ReaderJob,
     /// How long it reads at most.
     duration: Duration,
     shared: Arc<Shared>,
-    /// When all begin.
+    /// Delivers the common start time.
     start: Receiver<Instant>,
     messages: Sender<NumberedMessage>,
 }
@@ -247,7 +247,7 @@ impl ReaderThread {
     fn run(self) {
         match self.prepare().and_then(|file| self.read_part(&file)) {
             Ok(Some(result)) => self.send(ReaderMessage::Done(Box::new(result))),
-            // The pass has ended before it began.
+            // The pass ended before this reader started.
             Ok(None) => {}
             Err(error) => self.send(ReaderMessage::Failed(error)),
         }
@@ -260,13 +260,13 @@ impl ReaderThread {
     fn prepare(&self) -> Result<File, ReaderError> {
         let file = open(&self.job.path, self.job.is_direct).map_err(ReaderError::Open)?;
         if !self.job.is_direct {
-            // What is in this machine's page cache is not the replica's doing.
+            // A read from this machine's page cache would not measure the replica.
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         }
         Ok(file)
     }
 
-    /// Waits for the start, then reads until the part or the time is at its end.
+    /// Waits for the start, then reads until the end of the part or of the time.
     fn read_part(&self, file: &File) -> Result<Option<ReaderResult>, ReaderError> {
         let job = &self.job;
         let mut memory = vec![0; (job.block_size + ALIGNMENT) as usize];

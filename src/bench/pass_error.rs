@@ -1,4 +1,4 @@
-//! Why there are no figures of a pass.
+//! Why a pass has no figures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +6,10 @@ use std::time::Duration;
 use super::pass::ReaderError;
 use super::scratch_mount::ScratchMountError;
 
-/// Why there are no figures of a pass, with the name of the replica that it read from, or
-/// `fanfs`.
+/// Why a pass has no figures. `reader` is the name of the replica that it read from, or `fanfs`.
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
-    /// A pass before it has found the replica hung.
+    /// An earlier pass found the replica hung.
     #[error("{reader} did not answer before")]
     Unresponsive {
         /// The replica.
@@ -21,7 +20,7 @@ pub enum PassError {
     TimedOut {
         /// The replica, or fanfs.
         reader: String,
-        /// How long the call was waited for.
+        /// How long bench waited for the call.
         deadline: Duration,
     },
     /// A reader failed.
@@ -29,7 +28,7 @@ pub enum PassError {
     Reader {
         /// The replica, or fanfs.
         reader: String,
-        /// Why.
+        /// The reader's error.
         error: ReaderError,
     },
     /// fanfs could not be mounted over these replicas, for any pass.

@@ -1,8 +1,9 @@
-//! Blocks in random order, each once: a permutation that is computed, not stored.
+//! The numbers of all blocks in random order, each once: a permutation that is computed, not
+//! stored.
 //!
-//! A Feistel network over the next even power of two, walked until the number is one
-//! that is wanted: at most four steps on average. What a random reader reads twice in
-//! a pass would come from some cache, so it reads nothing twice.
+//! It is a Feistel network over the next even power of two, iterated until the result is below the
+//! count: at most four steps on average. No block repeats, because a second read of a block would
+//! come from some cache.
 
 use crate::volume::splitmix64;
 
@@ -22,7 +23,7 @@ impl BlockPermutation {
         Self { count, half_bits: bits.div_ceil(2), round_keys: keys }
     }
 
-    /// The number at place `index`; `None` where there is no such place.
+    /// The number at position `index`; `None` past the end.
     pub(super) fn at(&self, index: u64) -> Option<u64> {
         if index >= self.count {
             return None;

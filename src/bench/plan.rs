@@ -1,10 +1,10 @@
-//! Which passes there are, in which order, and what part of the file each reads.
+//! Decides which passes there are, their order, and the part of the file that each reads.
 //!
-//! Pure: numbers in, numbers out.
+//! Pure: it does no I/O and reads no clock.
 //!
-//! *Invariants:* in a round each candidate of a load reads another region, and over
-//! the rounds another one each; the parts of one pass do not overlap, are whole blocks,
-//! and lie in the file.
+//! *Invariants:* within a round, each candidate of a load reads another region, and each
+//! candidate's region changes from round to round. The parts of one pass do not overlap, are whole
+//! blocks, and lie within the file.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// What readers do.
+/// How readers read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Load {
@@ -25,10 +25,10 @@ pub enum Load {
 }
 
 impl Load {
-    /// All, in the order in which they are done and shown.
+    /// All loads, in the order in which they run and are shown.
     pub const ALL: [Self; 3] = [Self::Sequential, Self::Random, Self::Parallel];
 
-    /// As it is called in tables and file names.
+    /// The name in tables and file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sequential => "sequential",
@@ -38,12 +38,12 @@ impl Load {
     }
 }
 
-/// Through what is read.
+/// What a pass reads through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Candidate {
-    /// One replica, past fanfs.
+    /// One replica, read directly.
     Alone(ReplicaId),
-    /// Several replicas side by side, past fanfs; each of them has a reader at least.
+    /// Several replicas side by side, read directly. Each has at least one reader.
     Sum(ReplicaSet),
     /// fanfs over these replicas.
     Fanfs(ReplicaSet),
@@ -58,7 +58,7 @@ impl Candidate {
         }
     }
 
-    /// How many readers it has, where a load with several has `readers`.
+    /// The number of readers, where loads with several readers have `readers`.
     pub fn readers(self, load: Load, readers: usize) -> usize {
         match (load, self) {
             (Load::Sequential, Self::Sum(set)) => set.len(),
@@ -69,31 +69,31 @@ impl Candidate {
     }
 }
 
-/// One pass to be done.
+/// One pass to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassSpec {
-    /// From 0.
+    /// The round, counted from 0.
     pub round: usize,
-    /// What is done.
+    /// How its readers read.
     pub load: Load,
-    /// Through what.
+    /// What they read through.
     pub candidate: Candidate,
-    /// Its place among the load's regions, below `slots`.
+    /// Its index among the load's regions, below `region_count`.
     pub region_index: usize,
-    /// How many regions there are.
+    /// The number of the load's regions.
     pub region_count: usize,
 }
 
-/// A part of the file, bytes.
+/// A part of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FilePart {
-    /// Where it begins.
+    /// The first byte's offset, bytes.
     pub offset: u64,
-    /// How long it is.
+    /// Its length, bytes.
     pub len: u64,
 }
 
-/// Numbers of replicas that fanfs is measured over: each up to four, then doubling.
+/// The numbers of replicas that fanfs is measured over: each up to four, then doubling, then all.
 pub fn replica_counts(replicas: usize) -> Vec<usize> {
     let doubling = (3..).map(|power| 1 << power).take_while(|n| *n < replicas);
     let mut counts: Vec<usize> = (1..=replicas.min(4)).chain(doubling).collect();
@@ -103,12 +103,12 @@ pub fn replica_counts(replicas: usize) -> Vec<usize> {
     counts
 }
 
-/// The candidates of a load, in the order in which they are shown. Where `replicas` has
-/// one member there is no sum: it would be the replica alone.
+/// The candidates of a load, in the order in which they are shown. A single replica has no sum: it
+/// would equal the replica alone.
 pub fn candidates(load: Load, replicas: ReplicaSet) -> Vec<Candidate> {
     let first = |n: usize| replicas.iter().take(n).fold(ReplicaSet::EMPTY, ReplicaSet::with);
     let counts = match load {
-        // The line over the number of replicas.
+        // For the picture of rates over the number of replicas.
         Load::Sequential => replica_counts(replicas.len()),
         Load::Random | Load::Parallel => vec![replicas.len()],
     };
@@ -118,8 +118,8 @@ pub fn candidates(load: Load, replicas: ReplicaSet) -> Vec<Candidate> {
     alone.chain(sums).chain(fanfs).collect()
 }
 
-/// All passes. Each round has all of them: A B C, then C A B, then B C A, so that none
-/// has the good places.
+/// Plans all passes. The order rotates from round to round: A B C, then C A B, then B C A. So no
+/// candidate always has the best position.
 pub fn plan_passes(replicas: ReplicaSet, rounds: usize) -> Vec<PassSpec> {
     let mut steps = Vec::new();
     for round in 0..rounds {
@@ -138,11 +138,11 @@ pub fn plan_passes(replicas: ReplicaSet, rounds: usize) -> Vec<PassSpec> {
     steps
 }
 
-/// What each reader of a pass reads at most.
+/// The most that each reader of a pass reads.
 ///
-/// Sequential regions begin in the first half of the file and are half of it long, so
-/// that they do not overlap unless the file is small for what is read in a pass. Random
-/// readers have the whole file.
+/// Sequential regions begin in the first half of the file and are half the file long. So they
+/// overlap only where the file is small compared with what a pass reads. Random readers share the
+/// whole file.
 pub fn reader_parts(step: &PassSpec, size: u64, block: u64, readers: usize) -> Vec<FilePart> {
     let down = |bytes: u64| bytes / block * block;
     let (start, len) = match step.load {
@@ -160,15 +160,15 @@ pub fn replica_for_reader(set: ReplicaSet, reader: usize) -> Option<ReplicaId> {
     set.iter().nth(reader % set.len().max(1))
 }
 
-/// The smallest file that can be measured with: sixteen blocks for each of `readers`, the
-/// most that a pass has.
+/// The smallest file that bench accepts. It gives at least sixteen blocks to each of `readers`, the
+/// largest number of readers of any pass.
 pub fn min_file_size(block: u64, random_block: u64, readers: usize) -> u64 {
     (32 * block).max(16 * random_block) * readers as u64
 }
 
-/// How long all passes take, with what is done between them.
+/// The duration of all passes, including the work between them.
 pub fn total_duration(steps: usize, pass: Duration) -> Duration {
-    // Dropping pages, opening, waiting until the daemon is quiet.
+    // Dropping pages, opening files, waiting until the daemon is quiet.
     const BETWEEN: Duration = Duration::from_millis(60);
     (pass + BETWEEN) * steps as u32
 }
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_large_enough_has_blocks_for_all() {
-        // (replicas, --readers, the most that a pass has)
+        // (replicas, --readers, the most readers of any pass)
         for (replicas, readers, most) in [(3, 4, 4), (17, 1, 17)] {
             let size = min_file_size(1 << 20, 65536, most);
             assert_eq!(size, (most as u64) << 25);

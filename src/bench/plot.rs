@@ -1,10 +1,10 @@
-//! The report's three pictures, as SVG: rates over time, the line over the number of
-//! replicas, latencies.
+//! The report's three pictures, as SVG: rates over time, rates over the number of replicas, and
+//! latencies.
 //!
-//! Each has a ground of its own, so it can be read on any page, and its legend beside
-//! it, so that nothing is covered. Colours are those of Okabe and Ito (2008), which
-//! people see apart who do not see all colours; fanfs is black and the raw sum grey and
-//! dashed in all pictures, and after six replicas lines are dashed as well.
+//! Each picture has its own background, so it is readable on any page. Its legend is beside it, so
+//! it covers nothing. The colors are those of Okabe and Ito (2008), which color-blind people can
+//! tell apart. In all pictures fanfs is black and the raw sum is gray and dashed. From the seventh
+//! replica on, lines are dashed as well.
 
 mod axis;
 
@@ -48,7 +48,7 @@ struct PlotStyle {
     has_points: bool,
 }
 
-/// How a line is broken.
+/// The dash pattern of a line.
 #[derive(Clone, Copy)]
 struct Dash {
     length: u32,
@@ -89,7 +89,7 @@ struct PlotLine {
     style: PlotStyle,
 }
 
-/// From the least to the largest of some values.
+/// A bar from the least to the largest of some values.
 struct ErrorBar {
     x: f64,
     y: Spread,
@@ -103,7 +103,7 @@ impl ErrorBar {
     }
 }
 
-/// A rate over some number of replicas.
+/// A rate at a number of replicas.
 #[derive(Clone, Copy)]
 struct ScalingPoint {
     replicas: f64,
@@ -116,16 +116,16 @@ impl ScalingPoint {
     }
 }
 
-/// Why there is no picture.
+/// Why a picture cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw: {0}")]
 pub struct PlotError(#[from] DrawingAreaErrorKind<io::Error>);
 
-/// What the reader got through fanfs, and each replica delivered, over the time of one
-/// pass.
+/// Draws the rate that the reader got through fanfs, and the rate that each replica delivered, over
+/// the time of one pass.
 ///
 /// # Errors
-/// In one line, where it cannot be drawn.
+/// When the drawing library fails.
 pub fn plot_over_time(report: &Report) -> Result<Option<String>, PlotError> {
     let Some(over) = &report.over_time else { return Ok(None) };
     let along = |rates: &[f64]| over.seconds.iter().copied().zip(rates.iter().copied()).collect();
@@ -158,10 +158,10 @@ pub fn plot_over_time(report: &Report) -> Result<Option<String>, PlotError> {
     Plot { title: &title, x: &seconds, y: &y, lines: &lines, bars: &[] }.render().map(Some)
 }
 
-/// Sequential rates over the number of replicas.
+/// Draws sequential rates over the number of replicas.
 ///
 /// # Errors
-/// In one line, where it cannot be drawn.
+/// When the drawing library fails.
 pub fn plot_scaling(report: &Report) -> Result<Option<String>, PlotError> {
     let point = |replicas: usize, rate: Spread| ScalingPoint { replicas: replicas as f64, rate };
     let its = |kind: &str| -> Vec<ScalingPoint> {
@@ -171,7 +171,7 @@ pub fn plot_scaling(report: &Report) -> Result<Option<String>, PlotError> {
     };
     let fanfs = its("fanfs");
     let mut raw = its("sum");
-    // The sum of one is the first replica alone.
+    // The sum of one replica is the first replica alone.
     raw.extend(sequential_rate(report, "alone", 1).map(|alone| point(1, alone)));
     raw.sort_by(|one, other| one.replicas.total_cmp(&other.replicas));
     if fanfs.len() < 2 {
@@ -206,10 +206,10 @@ pub fn plot_scaling(report: &Report) -> Result<Option<String>, PlotError> {
     Plot { title, x: &replicas, y: &y, lines: &lines, bars: &bars }.render().map(Some)
 }
 
-/// How long single reads of the random load took, raw and through fanfs.
+/// Draws the latencies of single reads of the random load, direct and through fanfs.
 ///
 /// # Errors
-/// In one line, where it cannot be drawn.
+/// When the drawing library fails.
 pub fn plot_latency(report: &Report) -> Result<Option<String>, PlotError> {
     let rows = report.rows.iter().filter(|row| row.load == Load::Random);
     let mut alone = 0;
@@ -256,12 +256,12 @@ pub fn plot_latency(report: &Report) -> Result<Option<String>, PlotError> {
     Plot { title: &title, x: &parts, y: &taken, lines: &lines, bars: &[] }.render().map(Some)
 }
 
-/// Where a part of all stands on an axis on which each further nine is one more.
+/// The position of a quantile on an axis where each further nine (0.9, 0.99, ...) is one unit.
 fn nines_position(part: f64) -> f64 {
     -(1.0 - part).log10()
 }
 
-/// The sequential rate of the first row of a kind over so many replicas.
+/// The sequential rate of the first row of this kind over this number of replicas.
 fn sequential_rate(report: &Report, kind: &str, replicas: usize) -> Option<Spread> {
     let row = report.rows.iter().find(|row| {
         row.load == Load::Sequential && row.kind == kind && row.replicas.len() == replicas

@@ -1,16 +1,16 @@
-//! How far a run is, for its user.
+//! Reports a run's progress to its user.
 
 use std::time::Duration;
 
-/// Sees how far a run is, and says whether to go on.
+/// Receives progress, and says whether to continue.
 pub trait ProgressWatcher {
-    /// So many passes are to be done, which takes about so long.
+    /// Called once, with the number of passes and the expected duration of all.
     fn on_plan(&self, passes: usize, expected: Duration);
-    /// So much of the file is written.
+    /// Called while the scratch file is written; both values in bytes.
     fn on_file_progress(&self, written: u64, size: u64);
-    /// The pass number `number`, from 0, is under way: which, for how long, and how many
-    /// bytes it has read.
+    /// Called while a pass runs, with its number (from 0), its description, the time since its
+    /// start, and the bytes read so far.
     fn on_pass_progress(&self, number: usize, what: &str, time: Duration, bytes: u64);
-    /// Whether the user wants it to end.
+    /// Whether the user wants the run to end.
     fn is_interrupted(&self) -> bool;
 }

@@ -1,8 +1,8 @@
-//! How much of what a pass reads was read before it, in the same run.
+//! Computes how much of the data of each pass an earlier pass of the same run has read.
 //!
-//! Pure. What this machine has cached is dropped before each pass; what a server has
-//! cached is not, and is there for the next pass. The turned order gives each candidate the
-//! same luck; this says how much of it there is.
+//! Pure. Bench drops this machine's page cache before each pass. It cannot drop a server's cache,
+//! so the next pass may profit from it. The rotated order treats all candidates alike; this module
+//! says how large the effect is.
 
 use super::plan::{Candidate, Load};
 use super::results::{CompletedPass, PassOutcome};
@@ -11,23 +11,23 @@ use crate::volume::ByteRange;
 /// Bytes of sequential and parallel passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct RereadShare {
-    /// All that was read.
+    /// All bytes read.
     pub(super) bytes: u64,
-    /// Of it, what an earlier pass had read.
+    /// The part of them that an earlier pass had read.
     pub(super) reread_bytes: u64,
 }
 
 impl RereadShare {
-    /// From 0 to 1.
+    /// The share, 0 to 1.
     pub(super) fn share(self) -> f64 {
         self.reread_bytes as f64 / self.bytes.max(1) as f64
     }
 }
 
-/// Shares by the way in which the file was read.
+/// The shares, by how the file was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RereadShares {
-    /// Past fanfs.
+    /// Read directly, without fanfs.
     pub(super) raw: RereadShare,
     pub(super) fanfs: RereadShare,
 }
@@ -53,13 +53,13 @@ pub(super) fn reread_shares(outcomes: &[PassOutcome]) -> RereadShares {
     shares
 }
 
-/// What each reader has read, as if all had been as fast as each other.
+/// The ranges that the readers read, assuming that all were equally fast.
 fn ranges_read(pass: &CompletedPass) -> Vec<ByteRange> {
     let each = pass.bytes / pass.parts.len().max(1) as u64;
     pass.parts.iter().map(|part| ByteRange::at(part.offset, each.min(part.len))).collect()
 }
 
-/// Parts of the file, in order, none of which touches another.
+/// Disjoint ranges of the file, in order; adjacent ranges are merged.
 #[derive(Default)]
 struct FileRanges(Vec<ByteRange>);
 

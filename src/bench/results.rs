@@ -1,7 +1,7 @@
-//! What the passes showed, as rows: medians over the rounds, ratios within one.
+//! Turns the passes into rows: medians over the rounds, ratios within one round.
 //!
-//! Pure. [`Report`] is what `fanfs bench --json` prints; docs/BENCH.md describes each
-//! key. Rates are in MiB (2^20 bytes) a second, times in seconds or milliseconds.
+//! Pure. `fanfs bench --json` prints [`Report`]; docs/BENCH.md describes each key. Rates are in MiB
+//! (2^20 bytes) per second, times in seconds or milliseconds.
 
 use std::time::Duration;
 
@@ -13,31 +13,31 @@ use super::plan::{Candidate, FilePart, Load, PassSpec};
 use crate::format::to_mib;
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// One pass that came to its end.
+/// One pass that was completed.
 #[derive(Clone, Debug)]
 pub struct CompletedPass {
-    /// Which.
+    /// The pass's specification.
     pub spec: PassSpec,
     /// Bytes read.
     pub bytes: u64,
-    /// From the readers' begin to the end of the last read.
+    /// From the readers' start to the end of the last read.
     pub time: Duration,
-    /// Of each read, microseconds.
+    /// The latency of each read, microseconds.
     pub latency: Histogram<u64>,
-    /// Processor time of the readers.
+    /// CPU time of the readers.
     pub reader_cpu: Duration,
-    /// Processor time of fanfs; none past it.
+    /// CPU time of fanfs; `None` where the pass reads directly.
     pub daemon_cpu: Option<Duration>,
-    /// Whether it ended before its time because the file is small.
+    /// Whether it ended early because the file is small.
     pub is_cut_short: bool,
-    /// What fio measured beside it, MiB/s.
+    /// The rate that fio measured for the same pass, MiB/s.
     pub fio_rate: Option<f64>,
-    /// What its readers read at most.
+    /// The most that each reader may read.
     pub parts: Vec<FilePart>,
 }
 
 impl CompletedPass {
-    /// MiB/s.
+    /// The rate, MiB/s.
     pub fn rate(&self) -> f64 {
         to_mib(self.bytes) / self.time.as_secs_f64().max(1e-9)
     }
@@ -47,28 +47,28 @@ impl CompletedPass {
     }
 }
 
-/// What became of a pass.
+/// The result of a pass.
 #[derive(Debug)]
 pub struct PassOutcome {
-    /// Which.
+    /// The pass's specification.
     pub spec: PassSpec,
     /// Its figures, or why there are none.
     pub result: Result<CompletedPass, PassError>,
 }
 
-/// The least, the middle and the largest of some values.
+/// The least, the median and the largest of some values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// The least.
     pub min: f64,
-    /// The one in the middle; of an even number the mean of two.
+    /// The median; of an even number of values, the mean of the middle two.
     pub median: f64,
     /// The largest.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of no value none.
+    /// The spread; `None` without values.
     pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -84,57 +84,58 @@ impl Spread {
     }
 }
 
-/// Everything that was measured.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// fanfs's version.
     pub version: &'static str,
     /// The volume's name.
     pub volume: String,
-    /// The file, from the volume's root.
+    /// The file's path, relative to the volume's root.
     pub file: String,
-    /// Its size.
+    /// The file's size.
     pub file_bytes: u64,
-    /// Whether it was made for the run, and removed again.
+    /// Whether bench created the file for the run and removed it afterwards.
     pub made: bool,
-    /// In the volume's order.
+    /// The replicas, in the volume's order.
     pub replicas: Vec<ReportedReplica>,
-    /// How it was measured.
+    /// The settings of the run.
     pub settings: SettingsUsed,
-    /// How long it all took.
+    /// The duration of the whole run.
     pub seconds: f64,
-    /// One for each load and candidate.
+    /// One row for each load and candidate.
     pub rows: Vec<ResultRow>,
     /// The replicas' rates during one sequential pass through fanfs.
     pub over_time: Option<RateTimeline>,
-    /// What one should know who reads the figures.
+    /// Notes that help to interpret the figures.
     pub notes: Vec<String>,
-    /// Whether a pass, or a whole replica, has no figures, or something failed after them.
+    /// Whether a pass or a whole replica has no figures, or something failed after the passes.
     pub failed: bool,
 }
 
 impl Report {
-    /// Adds what has failed after the figures were there.
+    /// Adds a failure that happened after the passes.
     pub(super) fn add_failure(&mut self, why: String) {
         self.notes.push(why);
         self.failed = true;
     }
 }
 
-/// A replica.
+/// A replica, as reported.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReportedReplica {
     /// Its name.
     pub name: String,
     /// Its directory.
     pub path: String,
-    /// `O_DIRECT`, or `page cache` where that is not possible: dropped before each pass.
+    /// `O_DIRECT`, or `page cache` where O_DIRECT is not possible; bench drops that cache before
+    /// each pass.
     pub raw_reads: Option<&'static str>,
-    /// Why it was left out.
+    /// Why bench left it out.
     pub failure: Option<String>,
 }
 
-/// The settings, as they were used.
+/// The settings that the run used.
 #[derive(Clone, Debug, Serialize)]
 pub struct SettingsUsed {
     /// Bytes of a sequential read.
@@ -143,61 +144,61 @@ pub struct SettingsUsed {
     pub random_block: u64,
     /// Readers of the loads with several.
     pub readers: usize,
-    /// How often.
+    /// How often each pass ran.
     pub rounds: usize,
-    /// The longest pass.
+    /// The longest that one pass may read.
     pub seconds_per_pass: f64,
-    /// How long a call may take.
+    /// How long one call may take.
     pub deadline_seconds: f64,
-    /// Of the random orders.
+    /// The seed of the random orders.
     pub seed: u64,
 }
 
-/// A load through one candidate.
+/// The results of a load through one candidate.
 #[derive(Clone, Debug, Serialize)]
 pub struct ResultRow {
-    /// What the readers did.
+    /// How the readers read.
     pub load: Load,
     /// `alone`, `sum` or `fanfs`.
     pub kind: &'static str,
     /// The replicas' names.
     pub replicas: Vec<String>,
-    /// How many readers.
+    /// The number of readers.
     pub readers: usize,
     /// Bytes read, in all rounds.
     pub bytes: u64,
-    /// Over the rounds.
+    /// The rate, over the rounds.
     pub mib_per_second: Option<Spread>,
-    /// The rate as a part of the raw sum's of the same replicas in the same round.
+    /// The rate as a fraction of the raw sum of the same replicas in the same round.
     pub of_sum: Option<Spread>,
     /// The rate as a multiple of the fastest of these replicas alone in the same round.
     pub of_fastest: Option<Spread>,
-    /// Of all reads of all rounds, milliseconds.
+    /// The latencies of all reads of all rounds, milliseconds.
     pub latency_ms: Option<LatencySummary>,
-    /// fanfs's processor seconds for each GiB.
+    /// CPU seconds of fanfs per GiB.
     pub daemon_cpu_per_gib: Option<f64>,
-    /// The readers' processor seconds for each GiB.
+    /// CPU seconds of the readers per GiB.
     pub reader_cpu_per_gib: Option<f64>,
-    /// What fio measured beside it.
+    /// The rate that fio measured for the same passes.
     pub fio_mib_per_second: Option<Spread>,
-    /// The rate as a part of fio's of the same round.
+    /// The rate as a fraction of fio's rate in the same round.
     pub of_fio: Option<Spread>,
-    /// Each round.
+    /// The figures of each round.
     pub passes: Vec<PassFigures>,
-    /// Why rounds are missing.
+    /// Why figures of some rounds are missing.
     pub failures: Vec<String>,
 }
 
-/// One pass's figures.
+/// The figures of one pass.
 #[derive(Clone, Debug, Serialize)]
 pub struct PassFigures {
-    /// From 1.
+    /// The round, counted from 1.
     pub round: usize,
-    /// Read.
+    /// Bytes read.
     pub bytes: u64,
-    /// It took.
+    /// How long the pass took.
     pub seconds: f64,
-    /// The one by the other.
+    /// Bytes by time.
     pub mib_per_second: f64,
     /// See [`ResultRow`].
     pub of_sum: Option<f64>,
@@ -205,66 +206,67 @@ pub struct PassFigures {
     pub of_fastest: Option<f64>,
     /// See [`ResultRow`].
     pub fio_mib_per_second: Option<f64>,
-    /// Whether it ended because the file is small.
+    /// Whether the pass ended early because the file is small.
     pub cut_short: bool,
-    /// What its readers read at most.
+    /// The most that each reader may read.
     pub parts: Vec<FilePart>,
 }
 
-/// Quantiles, milliseconds.
+/// Latency quantiles, milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatencySummary {
-    /// The middle.
+    /// The median.
     pub p50: f64,
-    /// 95 %.
+    /// The 95 % quantile.
     pub p95: f64,
-    /// 99 %.
+    /// The 99 % quantile.
     pub p99: f64,
-    /// 99.9 %.
+    /// The 99.9 % quantile.
     pub p999: f64,
-    /// The longest.
+    /// The longest read.
     pub max: f64,
-    /// How many reads.
+    /// The number of reads.
     pub reads: u64,
-    /// Pairs of a part of the reads, 0 to 1, and what these took at most.
+    /// Pairs: a fraction of the reads (0 to 1), and the longest time that any of that fraction
+    /// took.
     pub quantiles: Vec<(f64, f64)>,
 }
 
-/// Rates at times of one pass.
+/// Rates during one pass.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RateTimeline {
-    /// Which round's.
+    /// The round of that pass, counted from 1.
     pub round: usize,
-    /// Ends of the intervals, seconds since the begin.
+    /// The ends of the intervals, seconds since the start.
     pub seconds: Vec<f64>,
-    /// What the reader got in each, MiB/s.
+    /// The reader's rate in each interval, MiB/s.
     pub reader: Vec<f64>,
-    /// What each replica delivered in each, MiB/s.
+    /// Each replica's rate in each interval, MiB/s.
     pub replicas: Vec<RateSeries>,
 }
 
-/// A named line.
+/// One replica's rates.
 #[derive(Clone, Debug, Serialize)]
 pub struct RateSeries {
-    /// The replica.
+    /// The replica's name.
     pub name: String,
-    /// MiB/s.
+    /// Its rate in each interval, MiB/s.
     pub mib_per_second: Vec<f64>,
 }
 
-/// What was counted at a time.
+/// The counters at one time.
 #[derive(Clone, Debug)]
 pub struct CounterSample {
-    /// Since the pass began.
+    /// The time since the pass began.
     pub time: Duration,
-    /// The reader's.
+    /// Bytes that the reader got.
     pub bytes: u64,
-    /// Each replica's.
+    /// Bytes that each replica delivered.
     pub replica_bytes: Vec<u64>,
 }
 
 impl RateTimeline {
-    /// Rates between samples, the first of which is the begin.
+    /// The rates between samples, the first of which is taken at the start.
     pub fn from_samples(round: usize, names: &[String], samples: &[CounterSample]) -> Self {
         let mut lines = Self { round, ..Self::default() };
         let line = |name: &String| RateSeries { name: name.clone(), mib_per_second: Vec::new() };
@@ -288,7 +290,8 @@ impl LatencySummary {
     fn from_histogram(latency: &Histogram<u64>) -> Option<Self> {
         let ms = |us: u64| us as f64 / 1000.0;
         let at = |part: f64| ms(latency.value_at_quantile(part));
-        // Halving what is left: as fine at the tail as there are reads.
+        // The rest halves every four points, so the tail is as fine as the number of reads
+        // allows.
         let reads = latency.len();
         let parts = (0..).map(|i| 1.0 - 0.5_f64.powf(f64::from(i) / 4.0));
         let parts = parts.take_while(|part| (1.0 - part) * reads as f64 >= 1.0).take(100);
@@ -376,7 +379,7 @@ fn result_row(
     }
 }
 
-/// A pass beside the others of its round.
+/// The figures of a pass, related to the other passes of its round.
 fn pass_figures(outcomes: &[PassOutcome], pass: &CompletedPass) -> PassFigures {
     let PassSpec { round, load, candidate, .. } = pass.spec;
     let rate = |candidate: Candidate| {
@@ -410,7 +413,7 @@ fn pass_figures(outcomes: &[PassOutcome], pass: &CompletedPass) -> PassFigures {
     }
 }
 
-/// Whose rate is the raw sum of these replicas.
+/// The candidate whose rate is the raw sum of these replicas.
 fn raw_sum_candidate(set: ReplicaSet) -> Option<Candidate> {
     match set.len() {
         1 => set.iter().next().map(Candidate::Alone),
@@ -458,7 +461,7 @@ mod tests {
         let both = ReplicaSet::first(2);
         let first = ReplicaSet::first(1);
         let mut outcomes = Vec::new();
-        // The second round is half as fast as the first, for all.
+        // In the second round, every candidate is half as fast as in the first.
         for (round, scale) in [(0, 2), (1, 1)] {
             outcomes.push(pass(round, Candidate::Alone(one), 100 * scale));
             outcomes.push(pass(round, Candidate::Alone(two), 50 * scale));
@@ -473,7 +476,7 @@ mod tests {
         assert_eq!(fanfs.of_fastest, Some(Spread { min: 1.2, median: 1.2, max: 1.2 }));
         assert_eq!(fanfs.of_fio.map(|s| s.median), Some(0.5));
         assert_eq!(fanfs.mib_per_second.map(|s| (s.min, s.max)), Some((120.0, 240.0)));
-        // Over one replica the sum is that replica.
+        // With one replica, the sum is that replica alone.
         assert_eq!(rows[3].of_sum.map(|s| s.median), Some(0.8));
         assert_eq!(rows[2].readers, 2);
         assert!(rows[0].of_sum.is_none() && rows[2].of_sum.is_none());

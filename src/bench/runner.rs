@@ -1,7 +1,7 @@
-//! All passes of a run, one after the other.
+//! Runs all passes, one after another.
 //!
-//! A replica that did not come back from a call is not asked again: its passes fail at
-//! once, and what fanfs gives without it is measured all the same.
+//! After a replica has failed to return from a call, bench does not read it again: its passes fail
+//! at once. Passes through fanfs still run, without that replica.
 
 mod jobs;
 mod summary;
@@ -27,7 +27,7 @@ use crate::volume::{ReplicaId, ReplicaSet};
 /// Measures a volume.
 ///
 /// # Errors
-/// [`BenchError`] where nothing could be measured. A pass that fails is in the report.
+/// [`BenchError`] if nothing could be measured. A pass that fails is in the report.
 pub fn run(
     config: &Config,
     settings: &BenchOptions,
@@ -49,7 +49,7 @@ fn measure(
     made: Option<&Path>,
 ) -> Result<Report, BenchError> {
     let started = Instant::now();
-    // Raw sums have a reader for each replica at least.
+    // A raw sum has at least one reader for each replica.
     let readers = settings.readers.max(config.replicas.len());
     let least = plan::min_file_size(settings.block_size, settings.random_block_size, readers);
     let file = match made.or(settings.file.as_deref()) {
@@ -76,13 +76,13 @@ fn measure(
     let done = runner.mount(&steps).and_then(|()| runner.run_passes(&steps));
     let unmounted = runner.unmount();
     if let Err(error) = done {
-        // That something is left there matters more.
+        // A leftover mount is the more important error.
         unmounted.map_err(|left| BenchError::Failed(left.to_string()))?;
         return Err(error);
     }
     let written = settings.fio_dir.as_deref().map_or(Ok(()), |to| runner.write_jobs(to));
     let mut report = runner.report(made.is_some(), started.elapsed());
-    // The figures are there, whatever comes after them.
+    // The report has its figures already; later failures are added to it.
     if let Err(error) = unmounted {
         report.add_failure(error.to_string());
     }
@@ -101,32 +101,32 @@ struct BenchRunner<'a> {
     settings: &'a BenchOptions,
     watcher: &'a dyn ProgressWatcher,
     target: &'a TargetFile,
-    /// For the mounts, and for fio's files.
+    /// Holds the mount points and fio's files.
     scratch_dir: &'a Path,
     mounts: Vec<MountOfSet>,
-    /// Replicas that a call did not return from.
+    /// Replicas from which a call did not return.
     unresponsive: ReplicaSet,
     outcomes: Vec<PassOutcome>,
     timelines: Vec<SampledPass>,
     fio_failures: Vec<String>,
 }
 
-/// fanfs over some of the replicas.
+/// A mount of fanfs over some of the replicas.
 struct MountOfSet {
     replicas: ReplicaSet,
-    /// Each pass that needs it shows the same error.
+    /// Shared, because every pass that needs the mount reports the same error.
     mount: Result<ScratchMount, Arc<ScratchMountError>>,
 }
 
-/// A pass whose rates were sampled.
+/// A pass during which the replicas' rates were sampled.
 #[derive(Clone)]
 struct SampledPass {
-    /// Of the whole pass, MiB/s.
+    /// The rate of the whole pass, MiB/s.
     rate: f64,
     timeline: RateTimeline,
 }
 
-/// How often the replicas' counters are looked at, and more often in short passes.
+/// How often the replicas' counters are sampled; short passes are sampled more often.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 const SAMPLES_PER_PASS: u32 = 12;
 
@@ -156,7 +156,7 @@ impl<'a> BenchRunner<'a> {
         &self.config.replicas[id.index()].name
     }
 
-    /// Mounts fanfs over every set of replicas that it is measured over.
+    /// Mounts fanfs over every set of replicas that the plan needs.
     fn mount(&mut self, steps: &[PassSpec]) -> Result<(), BenchError> {
         for step in steps {
             let Candidate::Fanfs(set) = step.candidate else { continue };
@@ -174,7 +174,7 @@ impl<'a> BenchRunner<'a> {
 
     fn unmount(&mut self) -> Result<(), ScratchMountError> {
         let mounts = std::mem::take(&mut self.mounts).into_iter();
-        // All of them, also after one that fails.
+        // Stop all of them, even after one fails.
         let ended: Vec<_> =
             mounts.filter_map(|mounted| mounted.mount.ok()).map(ScratchMount::stop).collect();
         ended.into_iter().collect()
@@ -183,7 +183,7 @@ impl<'a> BenchRunner<'a> {
     fn run_passes(&mut self, steps: &[PassSpec]) -> Result<(), BenchError> {
         for (number, step) in steps.iter().enumerate() {
             let with_fio = self.settings.run_fio;
-            // The second one may find a server's cache warm: in turns.
+            // The second of the two runs may find a server's cache warm, so they alternate.
             let before = (with_fio && step.round % 2 == 1).then(|| self.run_fio(number, step));
             let mut outcome = self.run_pass(number, step)?;
             let beside = match before {
@@ -264,7 +264,8 @@ impl<'a> BenchRunner<'a> {
         Ok(Ok(pass))
     }
 
-    /// A replica that a call did not return from is not read again; fanfs does without it.
+    /// Refuses a direct pass over a replica from which a call did not return; fanfs works without
+    /// it.
     fn check_responsive(&self, step: &PassSpec) -> Result<(), PassError> {
         if matches!(step.candidate, Candidate::Fanfs(_)) {
             return Ok(());
@@ -275,7 +276,7 @@ impl<'a> BenchRunner<'a> {
         }
     }
 
-    /// Why there is no pass; a replica that did not answer is not asked again.
+    /// Turns a failure into the pass's error, and notes a replica that did not answer.
     fn handle_failure(&mut self, failure: PassFailure) -> Result<PassError, BenchError> {
         let name = |replica: Option<ReplicaId>| {
             replica.map_or("fanfs", |id| &self.config.replicas[id.index()].name).to_owned()
@@ -294,7 +295,7 @@ impl<'a> BenchRunner<'a> {
         }
     }
 
-    /// The mount that a candidate is read through; `None` past fanfs.
+    /// The mount that a candidate is read through; `None` for direct reads.
     fn mount_of(&self, candidate: Candidate) -> Option<Result<&ScratchMount, PassError>> {
         let Candidate::Fanfs(set) = candidate else { return None };
         let mounted = self.mounts.iter().find(|mounted| mounted.replicas == set)?;
@@ -309,7 +310,7 @@ impl<'a> BenchRunner<'a> {
         }
     }
 
-    /// A seed for each pass, so that none reads the blocks of the one before.
+    /// A seed for each pass, so that no pass reads the same blocks as the one before.
     fn pass_seed(&self, number: usize) -> u64 {
         self.settings.seed.wrapping_add(1000 * number as u64)
     }
@@ -343,8 +344,8 @@ impl<'a> BenchRunner<'a> {
         parts.into_iter().enumerate().map(job).collect()
     }
 
-    /// Drops what this machine's page cache has of the file: fanfs reads through it
-    /// where a replica is not NFS.
+    /// Drops the file from this machine's page cache: fanfs reads through it where a replica is not
+    /// NFS.
     fn drop_page_cache(&self, set: ReplicaSet) {
         for id in set.minus(self.unresponsive).iter() {
             let path = self.config.replicas[id.index()].path.join(&self.target.file);
@@ -359,7 +360,7 @@ impl<'a> BenchRunner<'a> {
     }
 }
 
-/// What a pass is, for people.
+/// A pass's description for people.
 fn describe_pass(step: &PassSpec) -> String {
     let candidate = match step.candidate {
         Candidate::Alone(id) => format!("replica {} alone", id.index() + 1),

@@ -1,7 +1,8 @@
-//! A file that is made for the time of a run, on the write replica.
+//! A file on the write replica that exists only for the time of a run.
 //!
-//! *Invariant:* it goes with its value, and only if it was made here. Only where the replica does not answer, or this
-//! process is killed, it stays; its name says whose it is.
+//! *Invariant:* dropping the value removes the file, but only if this value created it. The file
+//! stays only if the replica does not answer or this process is killed; its name then says where it
+//! came from.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,13 +18,14 @@ use crate::config::{Access, Config};
 use crate::timeout::run_with_timeout;
 use crate::volume::VolumeMode;
 
-/// The file, until it is dropped.
+/// The scratch file; dropping it removes the file.
 pub(super) struct ScratchFile {
     /// Relative to the volume's root.
     pub(super) name: PathBuf,
     path: PathBuf,
     deadline: Duration,
-    /// Made by us, and not removed yet: by the thread that writes it, which may be late.
+    /// Whether this value created the file and has not removed it. The writing thread sets it,
+    /// perhaps late.
     is_created: Arc<AtomicBool>,
 }
 
@@ -31,8 +33,8 @@ const WRITE_BLOCK_BYTES: usize = 1 << 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl ScratchFile {
-    /// Writes a file of `size` bytes that no two blocks of are alike, and waits until
-    /// it is stored.
+    /// Writes a file of `size` bytes in which no two blocks are alike, and waits until it is on
+    /// stable storage.
     pub(super) fn new(
         config: &Config,
         size: u64,
@@ -66,7 +68,7 @@ impl ScratchFile {
         let shared = Arc::clone(&progress);
         let is_ours = Arc::clone(&self.is_created);
         let thread = move || {
-            // A file of that name that is there already stays.
+            // Never overwrite an existing file of that name.
             let made = OpenOptions::new().write(true).create_new(true).open(&path);
             let done = made.and_then(|file| {
                 is_ours.store(true, Ordering::Relaxed);
@@ -89,7 +91,7 @@ impl ScratchFile {
             }
             if watcher.is_interrupted() {
                 progress.stop.store(true, Ordering::Relaxed);
-                // So that nothing is written after the file is removed.
+                // Wait for the thread, so that it writes nothing after the file is removed.
                 let _ = answered.recv_timeout(self.deadline);
                 return Err(BenchError::Interrupted);
             }
@@ -105,10 +107,10 @@ impl ScratchFile {
         }
     }
 
-    /// Removes it.
+    /// Removes the file.
     ///
     /// # Errors
-    /// Says that it is still there.
+    /// If the file is still there.
     pub(super) fn remove(&mut self) -> Result<(), BenchError> {
         if !self.is_created.swap(false, Ordering::Relaxed) {
             return Ok(());
@@ -128,25 +130,26 @@ impl ScratchFile {
 impl Drop for ScratchFile {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            // `eprintln!` would panic after the terminal has gone.
+            // `eprintln!` would panic once the terminal is gone.
             let _ = writeln!(io::stderr(), "fanfs: {error}");
         }
     }
 }
 
-/// Another machine's process may have our number, and the replica is theirs too.
+/// The host name is part of the name: another machine that shares the replica may have a process
+/// with the same id.
 fn scratch_name() -> PathBuf {
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let machine = machine.trim().replace('/', "-");
     PathBuf::from(format!(".fanfs-bench-{machine}-{}", std::process::id()))
 }
 
-/// Shared with the thread that writes.
+/// Progress, shared with the writing thread.
 #[derive(Default)]
 struct WriteProgress {
-    /// Bytes.
+    /// Bytes written.
     written: AtomicU64,
-    /// The thread is to end.
+    /// Whether the thread must end.
     stop: AtomicBool,
 }
 

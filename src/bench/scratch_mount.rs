@@ -1,8 +1,8 @@
-//! fanfs over some of a volume's replicas, mounted for the time of a run.
+//! A mount of fanfs over some of a volume's replicas, for the time of a run.
 //!
-//! The volume is as it is configured, but for this: nothing can be changed through it,
-//! no page cache is kept (`cache = "direct"`), no file is passed through, no other
-//! user is let in, it has no control socket, and nothing is published of it.
+//! The volume keeps its configuration, with these exceptions: it is read-only, keeps no page cache
+//! (`cache = "direct"`), passes no file through, admits no other user, has no control socket, and
+//! publishes no metrics.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::daemon::{Mount, MountOverrides, StartError};
 use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// A mount; it ends with its value.
+/// A mount; dropping the value unmounts it.
 pub(super) struct ScratchMount {
     mount: Mount,
     pub(super) path: PathBuf,
@@ -43,7 +43,7 @@ pub enum ScratchMountError {
     Stop(StartError),
 }
 
-/// How long is waited for what is under way after a pass.
+/// How long to wait after a pass for reads that are still in flight.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ScratchMount {
@@ -75,7 +75,7 @@ impl ScratchMount {
         self.mount.status().replicas.iter().map(|replica| replica.counters.bytes).collect()
     }
 
-    /// Waits until no fetch ahead is under way: it would take bandwidth from the next pass.
+    /// Waits until no readahead is in flight: it would take bandwidth from the next pass.
     pub(super) fn wait_quiet(&self) {
         let until = Instant::now() + QUIET_TIMEOUT;
         let is_busy = || self.mount.status().replicas.iter().any(|replica| replica.in_flight > 0);
@@ -84,13 +84,12 @@ impl ScratchMount {
         }
     }
 
-    /// Unmounts.
     pub(super) fn stop(self) -> Result<(), ScratchMountError> {
         self.mount.stop().map_err(|error| ScratchMountError::Stop(error.into()))
     }
 }
 
-/// The volume with some of its replicas, to be read only.
+/// The volume with some of its replicas, read-only.
 fn read_only_subset(config: &Config, set: ReplicaSet) -> Config {
     let mut narrow = config.clone();
     narrow.replicas = set.iter().map(|id| config.replicas[id.index()].clone()).collect();
@@ -109,8 +108,8 @@ fn read_only_subset(config: &Config, set: ReplicaSet) -> Config {
     narrow.read.cache = CachePolicy::Direct;
     narrow.read.passthrough = Passthrough::Off;
     narrow.fuse.allow_other = false;
-    // Several are mounted at once, and the volume itself may be: they would want one port,
-    // and write one file.
+    // Several mounts exist at once, and the volume itself may be mounted: they would use the same
+    // port and write the same file.
     narrow.metrics = MetricsConfig::default();
     narrow
 }

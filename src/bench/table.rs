@@ -6,7 +6,7 @@ use super::plan::Load;
 use super::results::{Report, ResultRow, Spread};
 use crate::format::{format_bytes_rounded, to_mib};
 
-/// What a row is called.
+/// The label of a row.
 pub fn row_label(row: &ResultRow) -> String {
     match (row.kind, row.replicas.len()) {
         ("alone", _) => format!("{} alone", row.replicas.join("")),
@@ -16,7 +16,7 @@ pub fn row_label(row: &ResultRow) -> String {
     }
 }
 
-/// Column names; those of fio's figures only where there are some.
+/// The column names. fio's columns appear only if there are fio figures.
 pub fn header(report: &Report) -> Vec<&'static str> {
     let mut header = vec![
         "readers",
@@ -38,7 +38,7 @@ pub fn header(report: &Report) -> Vec<&'static str> {
     header
 }
 
-/// A row's figures, in the header's order; `-` for what there is not.
+/// The figures of a row, in the header's order; `-` where there is none.
 pub fn cells(row: &ResultRow, report: &Report) -> Vec<String> {
     let number = |value: Option<f64>, digits: usize| {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
@@ -66,7 +66,7 @@ pub fn cells(row: &ResultRow, report: &Report) -> Vec<String> {
     cells
 }
 
-/// A load's heading.
+/// The heading of a load.
 pub fn load_heading(load: Load, report: &Report) -> String {
     let settings = &report.settings;
     match load {
@@ -119,7 +119,7 @@ pub fn preamble(report: &Report) -> Vec<String> {
     lines
 }
 
-/// What the columns are.
+/// The explanation of the columns.
 pub const LEGEND: &str = "MiB/s: median, least and largest of the rounds. of sum: of the raw rate \
 of the same replicas at once, in the same round. x one: times the fastest of them alone. \
 CPU: processor seconds for each GiB.";
@@ -128,7 +128,7 @@ fn has_fio(report: &Report) -> bool {
     report.rows.iter().any(|row| row.fio_mib_per_second.is_some())
 }
 
-/// The whole report.
+/// The whole report as text.
 pub fn render_text(report: &Report) -> String {
     let mut text = preamble(report).join("\n") + "\n";
     let names: Vec<String> = report.rows.iter().map(row_label).collect();

@@ -1,7 +1,6 @@
-//! The file that is read: which one, and how each replica can be read.
+//! The file that bench reads: which file, and how each replica can be read.
 //!
-//! *Invariant:* whatever looks at a replica does so in a thread that is left alone
-//! after the deadline.
+//! *Invariant:* every access to a replica runs on a thread that is abandoned after the deadline.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,7 +22,7 @@ pub(super) enum ReadMode {
     Direct,
     /// Through this machine's page cache, which is dropped beforehand.
     Cached,
-    /// Not at all, and why.
+    /// Not at all; the reason.
     Absent(String),
 }
 
@@ -38,11 +37,11 @@ pub(super) struct TargetFile {
     pub(super) read_modes: ReplicaMap<ReadMode>,
 }
 
-/// For how long a file is looked for.
+/// How long the search for a file may take.
 const WALK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TargetFile {
-    /// Looks at `file` on all replicas, at once.
+    /// Examines `file` on all replicas at once.
     pub(super) fn inspect(
         config: &Config,
         file: &Path,
@@ -79,7 +78,7 @@ impl TargetFile {
         Ok(Self { file: file.to_owned(), size, read_modes })
     }
 
-    /// The replicas that can be read from.
+    /// The replicas that can be read.
     pub(super) fn readable_replicas(&self) -> ReplicaSet {
         let live = self.read_modes.iter().filter(|(_, mode)| !matches!(mode, ReadMode::Absent(_)));
         live.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
@@ -95,7 +94,7 @@ impl TargetFile {
 struct ReplicaFile {
     /// Bytes.
     size: u64,
-    /// Whether it can be read with O_DIRECT.
+    /// Whether O_DIRECT works on it.
     is_direct: bool,
 }
 
@@ -128,17 +127,17 @@ pub(super) fn open(path: &Path, direct: bool) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// All but [`ALIGNMENT`] bytes of `memory`, from where O_DIRECT may begin.
+/// All but [`ALIGNMENT`] bytes of `memory`, starting at an address that O_DIRECT accepts.
 pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
     let len = memory.len() - ALIGNMENT as usize;
     let skip = memory.as_ptr().align_offset(ALIGNMENT as usize);
     &mut memory[skip..skip + len]
 }
 
-/// The file with the most data of the first replica that answers, relative to its root.
+/// The file with the most data on the first replica that answers, relative to its root.
 ///
 /// # Errors
-/// Where that has fewer than `least` bytes.
+/// If that file has fewer than `least` bytes, or no replica answers.
 pub(super) fn find_largest_file(
     config: &Config,
     least: u64,

@@ -1,14 +1,14 @@
-//! The budget and the line of those who wait for it.
+//! The budget for file data, and the line of demands that wait for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// What to do with a reservation that had to be waited for.
+/// Called with the reservation that a demand has waited for.
 type GrantFn = Box<dyn FnOnce(Reservation) + Send>;
 
-/// A number of bytes that may be claimed at once.
+/// A limit on the bytes that may be claimed at once.
 #[derive(Clone)]
 pub struct Budget {
     inner: Arc<BudgetInner>,
@@ -17,25 +17,25 @@ pub struct Budget {
 struct BudgetInner {
     limit: u64,
     state: Mutex<BudgetState>,
-    /// Whether anybody waits, readable without the lock.
+    /// Whether any demand waits, readable without the lock.
     has_waiters: AtomicBool,
 }
 
 #[derive(Default)]
 struct BudgetState {
     used: u64,
-    /// By turn, and as they came.
+    /// By turn and order of arrival.
     waiters: BTreeMap<(u64, u64), (u64, GrantFn)>,
     next_sequence: u64,
 }
 
-/// A claim of some bytes; given back when dropped.
+/// A claim of some bytes; returned when dropped.
 pub struct Reservation {
     inner: Arc<BudgetInner>,
     bytes: u64,
 }
 
-/// Part of the budget that readahead leaves to demands: one in this many.
+/// One part in this many of the budget is reserved for demands.
 const DEMAND_SHARE: u64 = 8;
 
 impl Budget {
@@ -46,7 +46,7 @@ impl Budget {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Bytes there are in all.
+    /// The size of the budget in bytes.
     pub fn limit(&self) -> u64 {
         self.inner.limit
     }
@@ -61,14 +61,13 @@ impl Budget {
         self.claim_below(bytes, self.inner.limit)
     }
 
-    /// Claims `bytes` for readahead, which leaves an eighth of the budget to
-    /// demands.
+    /// Claims `bytes` for readahead, which leaves an eighth of the budget to demands.
     pub fn claim_spare(&self, bytes: u64) -> Option<Reservation> {
         self.claim_below(bytes, self.inner.limit - self.inner.limit / DEMAND_SHARE)
     }
 
-    /// Claims `bytes` if they are free, also where others wait in line: for what cannot
-    /// wait and does with less.
+    /// Claims `bytes` if they are free, even if demands wait in line: for callers that cannot wait
+    /// and can do without.
     pub fn claim_past_waiters(&self, bytes: u64) -> Option<Reservation> {
         let mut state = self.inner.state.lock();
         if state.used + bytes > self.inner.limit {
@@ -78,8 +77,8 @@ impl Budget {
         Some(Reservation { inner: Arc::clone(&self.inner), bytes })
     }
 
-    /// Claims `bytes` even where they are not free. Only for amounts that something else
-    /// bounds.
+    /// Claims `bytes` even if they are not free. Use it only for amounts that something else
+    /// limits.
     pub fn overdraw(&self, bytes: u64) -> Reservation {
         self.inner.state.lock().used += bytes;
         Reservation { inner: Arc::clone(&self.inner), bytes }
@@ -87,7 +86,7 @@ impl Budget {
 
     fn claim_below(&self, bytes: u64, limit: u64) -> Option<Reservation> {
         let mut state = self.inner.state.lock();
-        // Who needs nothing does not wait.
+        // A claim of nothing never waits.
         if bytes > 0 && (!state.waiters.is_empty() || state.used + bytes > limit) {
             return None;
         }
@@ -95,10 +94,9 @@ impl Budget {
         Some(Reservation { inner: Arc::clone(&self.inner), bytes })
     }
 
-    /// Stands in line for `bytes`; [`Budget::grant_waiters`] calls `grant` with them.
-    /// Who has the smaller `turn` stands before others; turns must grow in time,
-    /// so that everybody's comes. A claim larger than the whole budget is cut to
-    /// it.
+    /// Waits in line for `bytes`; [`Budget::grant_waiters`] calls `grant` with them. Smaller turns
+    /// go first. Turns must grow over time, so that every waiter is served. A claim larger than the
+    /// whole budget is cut to it.
     pub fn enqueue_waiter(
         &self,
         turn: u64,
@@ -113,15 +111,15 @@ impl Budget {
         self.inner.has_waiters.store(true, Ordering::Release);
     }
 
-    /// Whether anybody stands in line.
+    /// Whether any demand waits in line.
     pub fn has_waiters(&self) -> bool {
         self.inner.has_waiters.load(Ordering::Acquire)
     }
 
-    /// Serves the line, in order, as far as the budget goes.
+    /// Serves the line in order, until the budget is used up.
     ///
-    /// Giving back does not do this by itself: a buffer may be dropped under
-    /// any lock, and a grant takes locks. Call it where none is held.
+    /// Dropping a reservation does not do this by itself: a buffer may be dropped under any lock,
+    /// and a grant takes locks. Call this without holding one.
     pub fn grant_waiters(&self) {
         while self.has_waiters() {
             let (bytes, grant) = {
@@ -140,7 +138,7 @@ impl Budget {
         }
     }
 
-    /// How many bytes the first in line is short of; 0 where none waits.
+    /// The bytes that the first demand in line lacks; 0 if none waits.
     pub fn shortage(&self) -> u64 {
         let state = self.inner.state.lock();
         let wanted = state.waiters.values().next().map_or(0, |(bytes, _)| *bytes);
@@ -154,7 +152,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Takes up to `bytes` of the claim away into one of its own.
+    /// Splits up to `bytes` off into a claim of its own.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Reservation {
         let bytes = bytes.min(self.bytes);

@@ -10,11 +10,11 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 
 use crate::capabilities;
 
-/// Pipes kept for reuse. As many as the longest window has segments, several
-/// times; each is two descriptors.
+/// The most pipes kept for reuse: several times as many as the longest window has segments. Each
+/// has two descriptors.
 const MAX_IDLE: usize = 256;
 
-/// Pipes of one size.
+/// A pool of pipes of one size.
 #[derive(Clone, Debug)]
 pub struct PipePool {
     inner: Arc<PipePoolInner>,
@@ -32,30 +32,30 @@ struct PipeEnds {
     write: OwnedFd,
 }
 
-/// A pipe, empty when it is handed out. It goes back to the others when it is
-/// dropped empty; what it still holds is given up with it otherwise.
+/// A pipe from the pool, empty at first. It returns to the pool if it is empty when dropped;
+/// otherwise it is closed with its data.
 #[derive(Debug)]
 pub struct Pipe {
-    /// Some until dropped.
+    /// `Some` until dropped.
     ends: Option<PipeEnds>,
-    /// Bytes put in and not taken out.
+    /// Bytes that are in the pipe.
     buffered: usize,
     pool: Arc<PipePoolInner>,
 }
 
 impl PipePool {
-    /// Pipes that take `bytes` in whole pages.
+    /// A pool of pipes that hold `bytes`, in whole pages.
     ///
     /// # Errors
-    /// EPERM where that is beyond `/proc/sys/fs/pipe-max-size` and this process
-    /// may not exceed it; EMFILE without descriptors.
+    /// EPERM if that exceeds `/proc/sys/fs/pipe-max-size` and this process may not exceed it;
+    /// EMFILE without descriptors.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.next_power_of_two();
         let first = PipeEnds::new(bytes)?;
         Ok(Self { inner: Arc::new(PipePoolInner { bytes, idle: Mutex::new(vec![first]) }) })
     }
 
-    /// Bytes that each takes, in whole pages.
+    /// Bytes that each pipe holds, in whole pages.
     pub fn bytes(&self) -> usize {
         self.inner.bytes
     }
@@ -63,7 +63,7 @@ impl PipePool {
     /// An empty pipe.
     ///
     /// # Errors
-    /// EMFILE, ENFILE and what else pipe2(2) fails with.
+    /// EMFILE, ENFILE and other errors of pipe2(2).
     pub fn pipe(&self) -> io::Result<Pipe> {
         let idle = self.inner.idle.lock().pop();
         let ends = match idle {
@@ -78,7 +78,7 @@ impl PipeEnds {
     fn new(bytes: usize) -> io::Result<Self> {
         let _raised = capabilities::raise(capabilities::PIPES);
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Above the limit this fails; what it got is rounded up, never down.
+        // Above the limit this fails; a size is rounded up, never down.
         fcntl_setpipe_size(&write, bytes)?;
         Ok(Self { read, write })
     }
@@ -89,12 +89,12 @@ impl Pipe {
         self.ends.as_ref().expect("a pipe has its ends until it is dropped")
     }
 
-    /// The same pipe, of a kind that no further one can be made of.
+    /// The same pipe, whose pool can make no further one (for tests).
     #[cfg(test)]
     pub(super) fn without_siblings(mut self) -> Self {
         let ends = self.ends.take();
         let buffered = std::mem::take(&mut self.buffered);
-        // More than any pipe takes.
+        // More than any pipe holds.
         let inner = PipePoolInner { bytes: usize::MAX, idle: Mutex::default() };
         Self { ends, buffered, pool: Arc::new(inner) }
     }
@@ -107,12 +107,12 @@ impl Pipe {
         PipePool { inner: Arc::clone(&self.pool) }.pipe()
     }
 
-    /// Where to put pages in. Whoever does says so with [`Pipe::add_buffered`].
+    /// The end that takes pages. Report what you put in with [`Pipe::add_buffered`].
     pub fn write_end(&self) -> BorrowedFd<'_> {
         self.ends().write.as_fd()
     }
 
-    /// `bytes` were put in.
+    /// Records that `bytes` were put in.
     pub fn add_buffered(&mut self, bytes: usize) {
         self.buffered += bytes;
     }
@@ -122,10 +122,10 @@ impl Pipe {
         self.buffered
     }
 
-    /// Copies `bytes` in.
+    /// Copies `bytes` into the pipe.
     ///
     /// # Errors
-    /// `WouldBlock` where they do not fit.
+    /// `WouldBlock` if they do not fit.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let written = rustix::io::write(&self.ends().write, bytes)?;
         self.buffered += written;
@@ -135,7 +135,7 @@ impl Pipe {
     /// Moves the next `bytes` to another pipe.
     ///
     /// # Errors
-    /// `WouldBlock` where they do not fit there.
+    /// `WouldBlock` if they do not fit there.
     pub fn splice_to(&mut self, other: &mut Pipe, bytes: usize) -> io::Result<()> {
         let mut left = bytes;
         while left > 0 {
@@ -152,10 +152,10 @@ impl Pipe {
         Ok(())
     }
 
-    /// Hands all that is in it to `device` in one go.
+    /// Moves the whole content to `device` in one call.
     ///
     /// # Errors
-    /// What the device refuses it with; the pipe is then of no use any more.
+    /// The device's error. The pipe cannot be used after that.
     pub fn splice_to_device(&mut self, device: BorrowedFd<'_>) -> io::Result<()> {
         let all = self.buffered;
         let taken = splice(&self.ends().read, None, device, None, all, SpliceFlags::MOVE)?;
@@ -163,10 +163,10 @@ impl Pipe {
         if taken < all { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 
-    /// Copies the next bytes out, as many as `bytes` is long.
+    /// Fills `bytes` with the next bytes of the pipe.
     ///
     /// # Errors
-    /// `UnexpectedEof` where there are not so many.
+    /// `UnexpectedEof` if there are not enough.
     pub fn copy_out(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
         while !bytes.is_empty() && self.buffered > 0 {
             match rustix::io::read(&self.ends().read, &mut *bytes) {

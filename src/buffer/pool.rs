@@ -10,16 +10,16 @@ use parking_lot::Mutex;
 use super::{Budget, Reservation};
 use crate::memory_headroom;
 
-/// Alignment and smallest size: a page, as O_DIRECT reads of a replica want.
+/// Alignment and smallest size: a page, as O_DIRECT reads of a replica require.
 const PAGE_SIZE: usize = 4096;
 
-/// What a buffer for `len` bytes costs: the next power of two, a page at least.
-/// Reservations are made in these sizes.
+/// The cost of a buffer for `len` bytes: the next power of two, at least a page. Reservations are
+/// made in these sizes.
 pub fn size_class(len: u64) -> u64 {
     len.max(PAGE_SIZE as u64).next_power_of_two()
 }
 
-/// Buffers of all sizes for one budget.
+/// A pool of buffers of all sizes for one budget.
 #[derive(Clone)]
 pub struct BufferPool {
     inner: Arc<PoolInner>,
@@ -30,16 +30,16 @@ struct PoolInner {
     idle: Mutex<IdleBlocks>,
 }
 
-/// Blocks that wait to be used again, by the power of two of their size.
+/// Blocks kept for reuse, by the power of two of their size.
 #[derive(Default)]
 struct IdleBlocks {
     bytes: u64,
-    /// All blocks there are, in use or not.
+    /// Bytes of all blocks, in use or kept.
     allocated: u64,
     classes: Vec<Vec<Block>>,
 }
 
-/// One allocation, initialised throughout.
+/// One allocation, fully initialized.
 struct Block {
     memory: NonNull<u8>,
     layout: Layout,
@@ -47,19 +47,19 @@ struct Block {
     is_mapped: bool,
 }
 
-/// Blocks from this size are mapped, so that one that is freed is gone. The
-/// allocator would keep it: with 256 readers, whose windows' blocks came and went
-/// in several sizes, it held 100 MiB beyond a budget of 256. Not the small ones:
-/// the kernel allows 65530 mappings.
+/// Blocks of this size and above are mapped, so that freeing one returns its memory to the system.
+/// The allocator would keep it: with 256 readers, whose windows' blocks came and went in several
+/// sizes, it held 100 MiB beyond a budget of 256. Small blocks are not mapped: the kernel allows
+/// 65530 mappings.
 const MIN_MAPPED_BYTES: usize = 128 * 1024;
 
 // SAFETY: a block is the only owner of its allocation, which no thread is tied to.
 unsafe impl Send for Block {}
-// SAFETY: as shared reference a block gives out nothing that can be written.
+// SAFETY: through a shared reference a block exposes nothing that can be written.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// `None` where there is no memory.
+    /// `None` if there is no memory.
     fn new(bytes: usize) -> Option<Self> {
         let layout =
             Layout::from_size_align(bytes, PAGE_SIZE).expect("a buffer size fits a layout");
@@ -91,7 +91,7 @@ impl Drop for Block {
 }
 
 impl BufferPool {
-    /// A pool that keeps no more than `budget` leaves unclaimed.
+    /// A pool that keeps no more than `budget` has unclaimed.
     pub fn new(budget: Budget) -> Self {
         Self { inner: Arc::new(PoolInner { budget, idle: Mutex::default() }) }
     }
@@ -101,14 +101,13 @@ impl BufferPool {
         &self.inner.budget
     }
 
-    /// A buffer of `len` bytes, page aligned, paid by `claim`. Its content is
-    /// whatever it held before.
+    /// A buffer of `len` bytes, page aligned, paid for by `claim`. Its content is arbitrary.
     ///
     /// # Errors
-    /// The claim, where the system has no memory, and none is kept here.
+    /// Returns the claim if the system has no memory and the pool has none kept.
     ///
     /// # Panics
-    /// Where `claim` is below the size class of `len`.
+    /// If `claim` is below the size class of `len`.
     pub fn allocate(&self, len: usize, claim: Reservation) -> Result<Buffer, Reservation> {
         let class = size_class(len as u64);
         assert!(claim.bytes() >= class, "a buffer of {class} bytes paid with {}", claim.bytes());
@@ -133,7 +132,7 @@ impl BufferPool {
         Ok(Buffer { block: Some(block), len, pool: Arc::clone(&self.inner), claim })
     }
 
-    /// Frees all that is kept, for a block of another size.
+    /// Frees all kept blocks to make room for a block of another size.
     #[cold]
     fn evict_idle_for(&self, class: u64) -> Option<Block> {
         let kept = self.inner.idle.lock().shrink_to(0);
@@ -141,8 +140,8 @@ impl BufferPool {
         Block::new(class as usize)
     }
 
-    /// Frees what is kept beyond what the budget leaves: something else than a
-    /// buffer has been paid for.
+    /// Frees kept blocks that exceed the unclaimed budget: something other than a buffer has been
+    /// paid for.
     pub fn trim_idle(&self) {
         let mut idle = self.inner.idle.lock();
         let room = self.inner.budget.limit().saturating_sub(self.inner.budget.used());
@@ -151,7 +150,7 @@ impl BufferPool {
         drop(excess);
     }
 
-    /// Bytes of memory that all buffers take, in use or kept for reuse.
+    /// Bytes of memory that all buffers occupy, in use or kept for reuse.
     pub fn allocated_bytes(&self) -> u64 {
         self.inner.idle.lock().allocated
     }
@@ -195,16 +194,16 @@ impl IdleBlocks {
 
 /// Memory for file data, with the claim that pays for it.
 pub struct Buffer {
-    /// Some until dropped.
+    /// `Some` until dropped.
     block: Option<Block>,
     len: usize,
     pool: Arc<PoolInner>,
-    // Behind `block` in drop order: the memory is back before its claim is.
+    // Declared after `block`: the memory is returned before its claim.
     claim: Reservation,
 }
 
 impl Buffer {
-    /// Gives the memory back and keeps the claim.
+    /// Returns the memory and keeps the claim.
     pub fn into_claim(mut self) -> Reservation {
         let all = self.claim.bytes();
         self.claim.split(all)
@@ -218,8 +217,8 @@ impl Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block is initialised and at least `len` bytes long, and
-        // it is written only through `&mut self`.
+        // SAFETY: the block is initialized and at least `len` bytes long, and it is written only
+        // through `&mut self`.
         unsafe { std::slice::from_raw_parts(self.memory().as_ptr(), self.len) }
     }
 }
@@ -235,8 +234,8 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
         let mut idle = self.pool.idle.lock();
-        // The claim is still counted as used here; what is kept must fit beside
-        // the other claims once it is given back.
+        // This claim still counts as used. The kept blocks must fit beside the other claims once it
+        // is returned.
         let others = self.pool.budget.used().saturating_sub(self.claim.bytes());
         idle.push(block);
         let excess = idle.shrink_to(self.pool.budget.limit().saturating_sub(others));

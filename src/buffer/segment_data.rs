@@ -1,11 +1,10 @@
-//! File data as it came from a replica: copied into memory, or as the pages of
-//! the replica's page cache themselves.
+//! A segment's data from a replica: copied into memory, or as pages of the replica's page cache.
 //!
-//! Pages wait in a pipe and go from there into the reply without being copied
-//! in user space (splice(2)). Each can be taken once. Whoever wants them more
-//! often, or in small parts, has what is left copied into memory first
-//! ([`SegmentData::materialize`]). Parts may be taken in any order: what lies before one is
-//! moved to a pipe of its own, or all is copied where no further pipe can be made.
+//! Pages wait in a pipe and move from there into the reply without a copy in user space
+//! (splice(2)). Each page can be taken once. To take them more often, or in small parts, the rest
+//! is copied into memory first ([`SegmentData::materialize`]). Parts may be taken in any order: the
+//! pages before a part move to another pipe, or everything is copied if no further pipe can be
+//! made.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,39 +26,37 @@ enum Storage {
     Pages(Box<Mutex<PipedPages>>),
 }
 
-/// What is left of a segment's pages.
+/// The remaining pages of a segment.
 struct PipedPages {
-    /// By first byte, disjoint; what has been taken is in none.
+    /// By first byte, disjoint. Bytes that have been taken are in no piece.
     pieces: BTreeMap<usize, PagePiece>,
-    /// As long as the segment; its copied pieces lie where they belong. Made
-    /// when the first one is copied.
+    /// As long as the segment; copied pieces lie at their own offsets. Allocated for the first
+    /// copy.
     buffer: Option<Buffer>,
-    /// Pays for the pages, and for the buffer once there is one.
+    /// Pays for the pages; the buffer takes it over.
     claim: Option<Reservation>,
     buffers: BufferPool,
     len: usize,
 }
 
 enum PagePiece {
-    /// In a pipe of its own, all that it holds.
+    /// The whole content of its own pipe.
     Piped(Pipe),
-    /// In the buffer, so many bytes.
+    /// This many bytes in the buffer.
     Copied(usize),
 }
 
-/// The least that is handed on as pages, unless it is the last of its piece.
-/// What is smaller is copied together with the rest: one copy costs less than
-/// three system calls for each of its parts.
+/// The smallest part that moves as pages, unless it is the last of its piece. A smaller part is
+/// copied together with the rest: one copy costs less than three system calls for each part.
 const MIN_SPLICE_BYTES: usize = 32 * 1024;
 
 impl SegmentData {
-    /// Bytes in memory.
+    /// Data in memory.
     pub fn from_buffer(buffer: Buffer) -> Self {
         Self { len: buffer.len(), storage: Storage::Memory(buffer) }
     }
 
-    /// All that `pipe` holds, paid by `claim`; `buffers` is where it is copied
-    /// to if need be.
+    /// The whole content of `pipe`, paid for by `claim`; copies, if needed, go to `buffers`.
     pub fn from_pipe(pipe: Pipe, claim: Reservation, buffers: BufferPool) -> Self {
         buffers.trim_idle();
         let len = pipe.buffered();
@@ -68,12 +65,12 @@ impl SegmentData {
         Self { len, storage: Storage::Pages(Box::new(Mutex::new(pages))) }
     }
 
-    /// Number of bytes that there were at first.
+    /// The original number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there were none.
+    /// Whether that number is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -86,7 +83,7 @@ impl SegmentData {
         }
     }
 
-    /// Whether every byte is still here and stays.
+    /// Whether every byte is in memory and stays there.
     pub fn is_fully_in_memory(&self) -> bool {
         match &self.storage {
             Storage::Memory(_) => true,
@@ -94,7 +91,7 @@ impl SegmentData {
         }
     }
 
-    /// Sees to it that what has not been taken stays; whether `part` is among it.
+    /// Copies all remaining pages into memory. Returns whether `part` is in memory.
     pub fn materialize(&self, part: Range<usize>) -> bool {
         let Storage::Pages(pages) = &self.storage else { return true };
         let mut pages = pages.lock();
@@ -107,11 +104,11 @@ impl SegmentData {
         pages.has_copied(part)
     }
 
-    /// Gives a part of the bytes to `pipe`, as pages where it is large enough;
-    /// those are gone then.
+    /// Moves a part of the bytes to `pipe`, as pages if it is large enough; these cannot be taken
+    /// again.
     ///
     /// # Errors
-    /// Where the part is not here any more, or does not fit.
+    /// The part has been taken already, or does not fit.
     pub fn move_to_pipe(&self, part: Range<usize>, to: &mut Pipe) -> io::Result<()> {
         match &self.storage {
             Storage::Memory(buffer) => to.write(&buffer[part]),
@@ -122,7 +119,7 @@ impl SegmentData {
     /// Appends a copy of a part of the bytes to `bytes`.
     ///
     /// # Errors
-    /// Where the part is not here any more.
+    /// The part has been taken already.
     pub fn append_to(&self, part: Range<usize>, bytes: &mut Vec<u8>) -> io::Result<()> {
         if !self.materialize(part.clone()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -136,7 +133,7 @@ impl SegmentData {
 }
 
 impl PipedPages {
-    /// The piece that `at` lies in.
+    /// The piece that contains `at`.
     fn piece_bounds(&self, at: usize) -> io::Result<Range<usize>> {
         let (start, piece) = self.pieces.range(..=at).next_back().ok_or(io::ErrorKind::NotFound)?;
         let bounds = *start..start + piece.len();
@@ -157,11 +154,12 @@ impl PipedPages {
                 at = next;
                 continue;
             }
-            // A request for what lies before is late; those pages wait in a pipe of their own.
+            // A request for the pages before this part comes later; they wait in another pipe.
             let front = match self.pieces.get(&start) {
                 Some(PagePiece::Piped(pipe)) if start < at => match pipe.new_sibling() {
                     Ok(front) => Some(front),
-                    // Without descriptors, or pipes: the next round takes the copy.
+                    // Without a descriptor or a pipe: copy the piece, and the next round uses the
+                    // copy.
                     Err(_) => {
                         self.copy_piece(start)?;
                         continue;
@@ -184,7 +182,7 @@ impl PipedPages {
         Ok(())
     }
 
-    /// Copies the piece that begins at `start`, if it is in a pipe.
+    /// Copies the piece that starts at `start`, if it is in a pipe.
     fn copy_piece(&mut self, start: usize) -> io::Result<()> {
         let Some(PagePiece::Piped(pipe)) = self.pieces.get_mut(&start) else { return Ok(()) };
         let end = start + pipe.buffered();

@@ -1,14 +1,14 @@
-//! Why a peer gets an error instead of an answer.
+//! The errors that a peer gets instead of an answer.
 
 use std::error::Error;
 use std::fmt;
 
-/// A line that is no request.
+/// A line that is not a valid request.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", Printable(.0))]
 pub struct InvalidRequest(#[from] serde_json::Error);
 
-/// One line: an error may repeat what the peer sent.
+/// The error on one line: it may repeat text from the peer.
 struct Printable<'a>(&'a serde_json::Error);
 
 impl fmt::Display for Printable<'_> {
@@ -18,25 +18,25 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Why there is no answer, as the peer reads it.
+/// Why there is no answer, for the peer.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// It did not ask.
+    /// The request is invalid.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
-    /// It may not ask for a change.
+    /// The peer may not ask for a change.
     #[error("that is for root and who mounted it")]
     NotPermitted,
-    /// Others wait for slow answers already.
+    /// Too many peers already wait for slow answers.
     #[error("too many ask that at once")]
     Busy,
-    /// The daemon could not do what was asked for.
+    /// The daemon could not carry out the request.
     #[error(transparent)]
     Failed(Box<dyn Error + Send + Sync>),
 }
 
 impl ControlError {
-    /// The daemon could not do what was asked for.
+    /// The daemon could not carry out the request.
     pub fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Failed(error.into())
     }

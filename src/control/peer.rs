@@ -1,4 +1,5 @@
-//! The peers of the control socket: what each may ask for, and how many there are at once.
+//! The peers of the control socket: the requests that each may send, and the limit on their
+//! number.
 
 use std::io;
 use std::sync::Arc;
@@ -18,36 +19,36 @@ impl Peer {
     /// The peer of a connection.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not report the peer.
     pub fn of(stream: &tokio::net::UnixStream) -> io::Result<Self> {
         Ok(Self { uid: stream.peer_cred()?.uid() })
     }
 
-    /// Whether it may ask for what changes nothing: root may, and the user that mounted.
+    /// Whether it may send requests that change nothing: root may, and the user that mounted.
     pub fn can_query(self) -> bool {
         self.uid == Uid::ROOT.as_raw() || self.uid == geteuid().as_raw()
     }
 
-    /// Whether it may ask for what changes the running mount. The socket's mode and
-    /// its directory's keep others out as well; this does not rely on them.
+    /// Whether it may send requests that change the running mount. The socket's mode and its
+    /// directory keep other users out as well; this check does not rely on them.
     pub fn can_change(self) -> bool {
         self.can_query()
     }
 
-    /// Whether it may ask for this.
+    /// Whether it may send this request.
     pub fn can_request(self, ask: &ControlRequest) -> bool {
         if ask.is_mutating() { self.can_change() } else { self.can_query() }
     }
 }
 
-/// Peers that are talked to at once. More wait until they are accepted.
+/// Peers that are served at once. More wait until they are accepted.
 const MAX_PEERS: usize = 64;
 
-/// Of these, the peers that wait for a placement provider, which may take as long as it
-/// likes, or that listen to a trace.
+/// The most of these peers that may wait long: for a placement provider or a handover, or as
+/// listeners to a trace.
 const MAX_SLOW_PEERS: usize = 8;
 
-/// How many peers there are.
+/// Limits the number of peers.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionLimiter {
     all_peers: Arc<Semaphore>,
@@ -60,12 +61,12 @@ impl ConnectionLimiter {
         Self { all_peers: room(MAX_PEERS), slow_peers: room(MAX_SLOW_PEERS) }
     }
 
-    /// Waits for room for one more.
+    /// Waits for room for one more peer.
     pub(super) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.all_peers).acquire_owned().await.ok()
     }
 
-    /// Room for one more that waits long; `None` where there are enough.
+    /// Room for one more peer that waits long; `None` if there are enough.
     pub(super) fn try_acquire_slow(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.slow_peers).try_acquire_owned().ok()
     }
@@ -77,14 +78,14 @@ impl ConnectionLimiter {
 pub(super) struct ReserveFd(Option<std::fs::File>);
 
 impl ReserveFd {
-    /// Has one again, if there is one to be had.
+    /// Opens the reserve descriptor again, if a descriptor is free.
     pub(super) fn refill(&mut self) {
         if self.0.is_none() {
             self.0 = std::fs::File::open("/dev/null").ok();
         }
     }
 
-    /// Gives it up; says whether there was one.
+    /// Closes it. Returns whether there was one.
     pub(super) fn release(&mut self) -> bool {
         self.0.take().is_some()
     }

@@ -1,10 +1,9 @@
 //! Bringing replicas into service, at a start and in a successor.
 //!
-//! All replicas begin absent. One of its own threads examines each, and the replica comes
-//! into service when it has passed the roster's checks
-//! ([`crate::survey::Roster`]); there is no other way. A replica that hangs or is
-//! not mounted delays nothing: it joins when it is well, as a lost replica does
-//! ([`crate::replicas::Replicas::start_admission`]).
+//! All replicas begin absent. A thread of each replica's own pool examines it. The replica
+//! comes into service when it has passed the roster's checks ([`crate::survey::Roster`]); there
+//! is no other way. A replica that hangs or is not mounted delays nothing: it joins when it is
+//! well, as a lost replica does ([`crate::replicas::Replicas::start_admission`]).
 //!
 //! *Invariant:* when a mount answers its first request, every replica that answered
 //! within [`OPTIONAL_TIMEOUT`] is in service, or its refusal is known.
@@ -21,8 +20,8 @@ use crate::replicas::health::MountCheck;
 use crate::survey::{Severity, Survey, survey};
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// How long a start waits for each replica that may still answer. A healthy one answers
-/// in milliseconds; an automount over a busy network in a second or two.
+/// How long a start waits for each replica that may still answer. A healthy replica answers in
+/// milliseconds, an automount over a busy network in a second or two.
 const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a start waits while it has fewer replicas than it needs.
@@ -31,9 +30,9 @@ const REQUIRED_TIMEOUT: Duration = Duration::from_secs(5);
 /// The replicas without which a daemon does not serve a mount.
 #[derive(Clone, Copy)]
 pub(super) struct ReplicaRequirement {
-    /// At least so many.
+    /// At least this many replicas.
     min_replicas: usize,
-    /// This one among them.
+    /// This replica among them.
     writer: Option<ReplicaId>,
     /// Whether a wrong configuration of any replica is an error.
     is_strict: bool,
@@ -47,7 +46,7 @@ impl ReplicaRequirement {
         Self { min_replicas: config.volume.min_replicas, writer, is_strict: true }
     }
 
-    /// For a mount in use that gets another program.
+    /// For an upgrade: a mount in use continues with another program.
     pub(super) const UPGRADE: Self = Self { min_replicas: 1, writer: None, is_strict: false };
 
     /// For a mount whose daemon was killed. Without replicas it still keeps its open files
@@ -80,11 +79,11 @@ pub(super) fn survey_replicas(
 }
 
 impl VolumeCore {
-    /// Brings absent replicas into service and waits for them. It waits for the `silent`
-    /// ones only while the replicas in service are fewer than `needed`.
+    /// Brings absent replicas into service and waits for them. It waits for the `silent` ones
+    /// only while too few replicas are in service for `needed`.
     ///
     /// # Errors
-    /// [`AdmissionError`] if the mount does not get what is `needed`.
+    /// [`AdmissionError`] if the replicas in service do not meet `needed`.
     pub(super) fn admit_replicas(
         &self,
         silent: ReplicaSet,

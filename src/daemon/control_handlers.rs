@@ -12,7 +12,7 @@ use crate::control::{
 use crate::read::TraceStream;
 use crate::telemetry::trace::{FORMAT, TraceLine};
 
-/// Why a request is refused.
+/// Why the daemon refuses a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
     #[error(transparent)]
@@ -58,7 +58,7 @@ impl VolumeCore {
         receive.await.map_err(|_| HandoverError::Unmounting)?
     }
 
-    /// Which files are read, and by which processes, the latest first.
+    /// The files being read and the processes that read them, the latest first.
     fn file_activity(&self) -> Vec<FileActivity> {
         self.fs
             .open_files
@@ -68,7 +68,7 @@ impl VolumeCore {
             .collect()
     }
 
-    /// What becomes of each read from now on.
+    /// Starts a trace of all reads from now on.
     fn start_trace(&self) -> TraceStream {
         self.reader.subscribe_trace(TraceLine::Start {
             format: FORMAT,

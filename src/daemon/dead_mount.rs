@@ -1,7 +1,7 @@
 //! Replacing the mount of a daemon that was killed.
 //!
-//! Where no daemon can go on with that mount ([`super::handover::successor`]), its open files
-//! are lost. The dead mount stays until the new one replaces it: a call on it fails, whereas a
+//! Where no daemon can continue that mount ([`super::handover::successor`]), its open files are
+//! lost. The dead mount stays until the new one replaces it: a call on it fails, whereas a
 //! write to the directory beneath would succeed and be lost. For the same reason the new daemon
 //! needs no replica to begin: calls fail with EIO until one joins.
 
@@ -15,7 +15,7 @@ use crate::fuse::abort_connection;
 /// A mount whose daemon is dead.
 pub(super) struct DeadMount {
     pub(super) device_number: DeviceNumber,
-    /// That daemon and those before it, as far as they have not ended.
+    /// That daemon and those before it that have not ended.
     pub(super) earlier_daemons: Vec<OwnedFd>,
 }
 
@@ -28,7 +28,8 @@ impl DeadMount {
     }
 }
 
-/// Has calls on the mount fail with ENOTCONN, if it is there. It stays.
+/// Aborts the mount's connection, if the mount is still there: calls on it fail with ENOTCONN.
+/// The mount itself stays.
 pub(super) fn abort_dead_mount(path: &Path, number: DeviceNumber) {
     let found = mount_point::find_fanfs_mount(path);
     if let Some(found) = found.filter(|found| found.device_number == number)

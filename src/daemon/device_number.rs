@@ -22,7 +22,7 @@ impl From<DeviceNumber> for (u32, u32) {
 mod tests {
     use super::*;
 
-    /// Daemons and keepers of other versions read it.
+    /// Daemons and keepers of other versions read this form.
     #[test]
     fn it_is_written_as_two_numbers() {
         let number = DeviceNumber::from((0, 43));

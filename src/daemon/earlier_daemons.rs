@@ -1,14 +1,14 @@
 //! Earlier daemons of a mount that have not ended.
 //!
-//! A thread that hangs in a replica keeps its process alive after that was killed or has
-//! handed the mount over. When the replica answers, the thread's call is made after all.
-//! So the daemon that serves holds descriptors of these processes (pidfd_open(2)): it
-//! makes no newer change of a file that such a thread may still change ([`crate::fs`]).
-//! Such threads are known by their names, which do not depend on the configuration: the
-//! write replica may be another one now, or have another name.
+//! A thread that hangs in a replica keeps its process alive after the process was killed or has
+//! handed the mount over. When the replica answers, the thread's call still takes effect. So
+//! the daemon that serves holds descriptors of these processes (pidfd_open(2)). It makes no
+//! newer change of a file that such a thread may still change ([`crate::fs`]). The daemon knows
+//! such threads by their names, which do not depend on the configuration: the write replica may
+//! have changed, or been renamed.
 //!
-//! *Invariant:* a process counts as one that may change files unless it is seen to have
-//! ended, or to have no thread inside its write replica.
+//! *Invariant:* a process counts as able to change files until the daemon sees that it has
+//! ended, or that it has no thread inside its write replica.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use super::process_state::is_exiting;
 use crate::backend::WRITE_THREAD_PREFIX;
 
-/// The processes.
+/// Descriptors of processes that served the mount.
 #[derive(Debug, Default)]
 pub(super) struct EarlierDaemons(Vec<OwnedFd>);
 
@@ -28,13 +28,13 @@ impl EarlierDaemons {
         Self(processes)
     }
 
-    /// Adds a process that lives.
+    /// Adds a running process.
     pub(super) fn add(&mut self, pid: Pid) -> io::Result<()> {
         self.0.push(pidfd_open(pid, PidfdFlags::empty())?);
         Ok(())
     }
 
-    /// Those that have not ended, and this process.
+    /// The processes that have not ended, and this process.
     pub(super) fn with_current(&self) -> io::Result<Self> {
         let mut all = Self::default();
         for process in self.running() {
@@ -44,12 +44,12 @@ impl EarlierDaemons {
         Ok(all)
     }
 
-    /// Those that have not ended.
+    /// The processes that have not ended.
     pub(super) fn running(&self) -> Vec<BorrowedFd<'_>> {
         self.0.iter().map(AsFd::as_fd).filter(|process| !has_ended(*process)).collect()
     }
 
-    /// Forgets those that have ended.
+    /// Removes the processes that have ended.
     pub(super) fn remove_ended(&mut self) {
         self.0.retain(|process| !has_ended(process.as_fd()));
     }
@@ -60,7 +60,7 @@ impl EarlierDaemons {
     }
 }
 
-/// Whether all threads of the process have ended, and what they had open is closed.
+/// Whether all threads of the process have ended, and the files they had open are closed.
 fn has_ended(process: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(&process, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -68,14 +68,15 @@ fn has_ended(process: BorrowedFd<'_>) -> bool {
 }
 
 fn has_no_call_in_flight(process: BorrowedFd<'_>, threads: &str) -> bool {
-    // The number is the process's own if the process has not ended after it was used.
+    // The kernel reuses a PID only after its process has ended. So the threads seen are the
+    // process's own if it has not ended afterwards.
     has_ended(process)
         || has_no_thread_in_call(process, threads).unwrap_or(false)
         || has_ended(process)
 }
 
-/// Whether none of the threads whose names begin so is inside a call. One that is ending has
-/// come out of it.
+/// Whether no thread whose name begins with `threads` may be inside a call. A thread that is
+/// exiting has left its call.
 fn has_no_thread_in_call(process: BorrowedFd<'_>, threads: &str) -> Option<bool> {
     let info = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
     let info = std::fs::read_to_string(info).ok()?;
@@ -83,7 +84,7 @@ fn has_no_thread_in_call(process: BorrowedFd<'_>, threads: &str) -> Option<bool>
     let is_one =
         |stat: &str| stat.split_once('(').is_some_and(|(_, name)| name.starts_with(threads));
     for entry in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        // A thread that ends meanwhile has no such file any more.
+        // A thread that ended meanwhile has no such file any more.
         let Ok(stat) = std::fs::read(entry.ok()?.path().join("stat")) else { continue };
         let stat = String::from_utf8_lossy(&stat);
         if is_one(&stat) && !is_exiting(&stat)? {

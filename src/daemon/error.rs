@@ -11,18 +11,18 @@ use crate::placement::PlacementError;
 /// Why a volume could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The mount point is no directory, or cannot be looked at.
+    /// The volume cannot be mounted on the mount point.
     #[error("mount point {}: {error}", .path.display())]
     MountPoint {
         /// The mount point.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         error: MountPointError,
     },
     /// The configuration can never be right, or too few replicas can come into service.
     #[error(transparent)]
     Refused(#[from] AdmissionError),
-    /// No replica shows its root.
+    /// No replica's root can be read.
     #[error("no replica could be read: {0}")]
     Root(io::Error),
     /// The mount itself failed.
@@ -33,7 +33,7 @@ pub enum StartError {
     Placement {
         /// The volume's configuration.
         source_file: PathBuf,
-        /// What is wrong.
+        /// The cause.
         error: PlacementError,
     },
     /// Metrics cannot be published where the configuration says.
@@ -41,23 +41,24 @@ pub enum StartError {
     Metrics {
         /// The volume's configuration.
         source_file: PathBuf,
-        /// What is wrong.
+        /// The cause.
         error: MetricsError,
     },
     /// The mount of another daemon cannot be continued.
     #[error("{operation}: {error}")]
     Takeover {
-        /// What was to be done.
+        /// The failed operation: to take a mount over, or to continue the mount of a killed
+        /// daemon.
         operation: &'static str,
-        /// Why it failed.
+        /// The cause.
         error: TakeoverError,
     },
-    /// There are no threads for the runtime.
+    /// The runtime's threads cannot be started.
     #[error("cannot start the runtime: {0}")]
     Runtime(io::Error),
 }
 
-/// Why the replicas do not suffice to serve a mount. The texts name the replicas.
+/// Why too few replicas are in service for a mount. The texts name the replicas.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmissionError {
     /// The configuration can never be right.
@@ -92,10 +93,10 @@ pub enum AdmissionError {
 /// Why a directory cannot be mounted on.
 #[derive(Debug, thiserror::Error)]
 pub enum MountPointError {
-    /// It cannot be looked at.
+    /// It cannot be examined.
     #[error(transparent)]
     Look(#[from] io::Error),
-    /// It is a file.
+    /// It is not a directory.
     #[error("not a directory")]
     NotADirectory,
     /// The mount table cannot be read.
@@ -104,10 +105,10 @@ pub enum MountPointError {
     /// A dead mount of another FUSE file system.
     #[error("a dead FUSE mount is in the way; unmount it")]
     ForeignDeadMount,
-    /// More dead mounts than are cleaned up.
+    /// More dead mounts than fanfs cleans up.
     #[error("dead FUSE mounts are in the way; unmount them")]
     DeadMounts,
-    /// The mount that was to be replaced.
+    /// The dead mount that was to be replaced is gone.
     #[error("the dead mount that was there is unmounted")]
     DeadMountGone,
     /// A dead mount cannot be unmounted.
@@ -119,7 +120,7 @@ pub enum MountPointError {
     /// A mount of this volume.
     #[error("already a mount point, of volume {0}")]
     OccupiedByVolume(String),
-    /// A volume whose daemon does not answer.
+    /// A mount of a volume whose daemon does not answer.
     #[error(
         "already a mount point, of a volume of fanfs that does not say which; its daemon is \
          another user's, or has no control socket"

@@ -15,14 +15,14 @@ use crate::scheduler::ReplicaSnapshot;
 use crate::scheduler::estimate::{ASSUMED_RATE, REMOTE_PRIOR};
 use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet};
 
-/// What is known of a mounted volume's replicas.
+/// Measurements of a mounted volume's replicas.
 struct MeasuredReplicas {
     standings: ReplicaMap<ReplicaSnapshot>,
     usable: ReplicaSet,
 }
 
-/// Asks the provider about the file at `path` and puts the answer together with
-/// what is known of the replicas. Without `measured` nothing was measured.
+/// Asks the provider about the file at `path` and combines the answer with the facts about the
+/// replicas. `measured` is `None` for a volume that is not mounted.
 async fn collect_facts(
     config: &Config,
     locator: &Locator,
@@ -72,11 +72,11 @@ async fn collect_facts(
     facts
 }
 
-/// The facts about a file of a volume that need not be mounted: nothing is
-/// measured then, and the provider is asked from here.
+/// The facts about a file of a volume that need not be mounted. Nothing is measured then, and
+/// this process asks the provider itself.
 ///
 /// # Errors
-/// [`ExplainError`] where the provider cannot be asked.
+/// [`ExplainError`] if the provider cannot be asked.
 pub fn explain_facts_unmounted(
     config: &Config,
     path: &Path,
@@ -95,7 +95,7 @@ pub fn explain_facts_unmounted(
 /// Why there are no facts about a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
-    /// There are no threads to ask the provider on.
+    /// The threads for the provider's query cannot be started.
     #[error(transparent)]
     Runtime(io::Error),
     /// The provider cannot be used as it is configured.
@@ -107,12 +107,12 @@ pub enum ExplainError {
     /// It is a directory or a special file.
     #[error("{}: not a regular file", .0.display())]
     NotRegular(PathBuf),
-    /// Its attributes cannot be had.
+    /// Its attributes cannot be read.
     #[error("{}: {error}", .path.display())]
     Stat {
         /// Its path in the volume.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// No replica answered.
@@ -129,7 +129,7 @@ impl VolumeCore {
         let (send, receive) = tokio::sync::oneshot::channel();
         let fs = Arc::clone(&self.fs);
         let of = path.clone();
-        // As a request, it is dropped where the volume goes away.
+        // Run as a request, so that the call is dropped when the volume is unmounted.
         run(async move {
             let _ = send.send(fs.namespace.stat_path(of).await);
         });

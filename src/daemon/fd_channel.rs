@@ -1,7 +1,7 @@
 //! Messages, with descriptors, between the processes that serve one mount in turn.
 //!
-//! One end of a socket pair each, which a process is started with as its standard
-//! input. A message is one JSON value; no other process can send there.
+//! Each process has one end of a socket pair; the new process is started with its end as
+//! standard input. A message is one JSON value; no other process can send on the pair.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,31 +16,31 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// One end.
+/// One end of the socket pair.
 #[derive(Debug)]
 pub(super) struct FdChannel(OwnedFd);
 
 /// Descriptors in one message; the kernel takes at most 253 (`SCM_MAX_FD`).
 pub(super) const MAX_FDS_PER_MESSAGE: usize = 250;
 
-/// No message is longer.
+/// The longest message, bytes.
 const MAX_MESSAGE_BYTES: usize = 128 * 1024;
 
 impl FdChannel {
-    /// Both ends.
+    /// Makes a pair and returns both ends.
     ///
     /// # Errors
-    /// Where there are no descriptors.
+    /// If the process has no free descriptors.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let kind = SocketType::SEQPACKET;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         Ok((Self(ours), theirs))
     }
 
-    /// The end that this process was started with.
+    /// The end that this process was started with, as standard input.
     ///
     /// # Errors
-    /// Where it was started with none.
+    /// If standard input or /dev/null cannot be used.
     pub(super) fn from_stdin() -> io::Result<Self> {
         let own = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3)?;
         let null = std::fs::File::open("/dev/null")?;
@@ -53,15 +53,15 @@ impl FdChannel {
         Self(end)
     }
 
-    /// Its descriptor, to be sent on.
+    /// The descriptor of this end, for sending it to another process.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// A second hold on the same end.
+    /// A second handle of the same end.
     ///
     /// # Errors
-    /// Where there are no descriptors.
+    /// If the process has no free descriptors.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
@@ -74,10 +74,10 @@ impl FdChannel {
         poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Says something, and sends descriptors along.
+    /// Sends a message with descriptors.
     ///
     /// # Errors
-    /// Where the other end is closed.
+    /// If the other end is closed, or `along` is too long.
     pub(super) fn send(
         &self,
         message: &impl Serialize,
@@ -94,11 +94,12 @@ impl FdChannel {
         Ok(())
     }
 
-    /// What the other end says within `patience`, or ever, with its descriptors.
+    /// Receives the next message with its descriptors. Waits at most `patience`, or without
+    /// limit.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] where the other end is closed,
-    /// [`io::ErrorKind::TimedOut`] where nothing was said.
+    /// [`io::ErrorKind::UnexpectedEof`] if the other end is closed, [`io::ErrorKind::TimedOut`]
+    /// if no message came in time.
     pub(super) fn recv<T: DeserializeOwned>(
         &self,
         patience: Option<Duration>,
@@ -114,8 +115,8 @@ impl FdChannel {
         let received = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
             match recvmsg(&self.0, &mut parts, &mut control, flags) {
-                // Said once, of what the other end did not hear before it was closed;
-                // what it had said is still there.
+                // The kernel reports CONNRESET once if the other end was closed with messages
+                // unread. Messages that the other end sent before can still be received.
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
                 received => break received?,
             }

@@ -20,7 +20,7 @@ pub enum HandoverError {
     Launch {
         /// The successor's program.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// The successor has ended.
@@ -29,28 +29,28 @@ pub enum HandoverError {
     /// The successor does not answer in time.
     #[error("the successor takes too long")]
     SuccessorLate,
-    /// The successor says why it cannot continue the mount.
+    /// The successor refuses the mount, for this reason.
     #[error("{0}")]
     Refused(String),
-    /// A request waits for a lock, and the kernel would not send it again.
+    /// A request waits for a lock, and the kernel would not resend it.
     #[error("somebody waits for a lock")]
     LockWaiter,
-    /// Changes would be made twice or not at all.
+    /// Changes in flight would be made twice or not at all.
     #[error(
         "changes are under way on the write replica and do not end within 5 s, although it \
          answers; try again when fewer of them are under way"
     )]
     ChangesInFlight,
-    /// A change hangs, and the kernel would not send it again.
+    /// A change hangs, and the kernel would not resend it.
     #[error(
         "a change is under way on the write replica and does not end, and before Linux 6.9 it \
          cannot be left to a successor; repair the replica, or wait for [write] deadline"
     )]
     ChangeHangs,
-    /// A read hangs, and the kernel would not send it again.
+    /// A read hangs, and the kernel would not resend it.
     #[error("a read is under way that does not end")]
     ReadHangs,
-    /// The tables of the file system cannot be written down.
+    /// The file system's tables cannot be written down.
     #[error("{0}")]
     Tables(SnapshotError),
     /// Sockets, descriptors or the session.
@@ -61,13 +61,13 @@ pub enum HandoverError {
 /// Why a mount cannot be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
-    /// The predecessor has sent another message than the next one.
+    /// The predecessor sent a message out of turn.
     #[error("the other process says something else")]
     OutOfTurn,
     /// The mount cannot have this daemon's options.
     #[error(transparent)]
     Incompatible(#[from] IncompatibleMount),
-    /// The tables of the file system cannot be restored.
+    /// The file system's tables cannot be restored.
     #[error("{0}")]
     Tables(SnapshotError),
     /// The journal of the daemon that was killed cannot be used.
@@ -80,7 +80,7 @@ pub enum TakeoverError {
     Journal {
         /// The journal.
         journal: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         error: JournalError,
     },
     /// Sockets, descriptors or the session.
@@ -105,15 +105,15 @@ pub enum JournalError {
 /// Why a daemon cannot continue a mount with its program or configuration.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IncompatibleMount {
-    /// The programs do not understand each other.
+    /// The two programs hand over in different formats.
     #[error(
         "this version hands over in form {theirs}, that one takes form {ours}; unmount and mount \
          again"
     )]
     Format {
-        /// The predecessor's.
+        /// The predecessor's format.
         theirs: u32,
-        /// The successor's.
+        /// The successor's format.
         ours: u32,
     },
     /// `[volume] mode` differs.

@@ -8,16 +8,16 @@ use super::handover_error::HandoverError;
 use crate::control::HandoverReport;
 use crate::daemon::respawn::current_program;
 
-/// How a mount is to be handed over.
+/// How to hand a mount over.
 pub(in crate::daemon) struct HandoverRequest {
     /// The successor's program.
     pub(in crate::daemon) program: PathBuf,
-    /// The volume's file, where it is another one.
+    /// The volume's configuration file, if the successor uses another one.
     pub(in crate::daemon) volume: Option<PathBuf>,
     /// Whether to refuse a configuration that `fanfs mount` would refuse. If not, the
     /// mount is continued with the replicas that are well.
     pub(in crate::daemon) is_strict: bool,
-    /// Where the result goes.
+    /// The receiver of the result.
     pub(in crate::daemon) reply: Option<oneshot::Sender<Result<HandoverReport, HandoverError>>>,
 }
 

@@ -1,4 +1,4 @@
-//! The locator of a volume, from its configuration and what its replicas are
+//! The locator of a volume, from its configuration and the servers that its replicas are
 //! mounted from.
 
 use crate::config::Config;
@@ -11,11 +11,11 @@ use crate::placement::{
 };
 use crate::volume::ReplicaId;
 
-/// Files shorter than so many segments are not worth a question that starts a
-/// program or crosses the network.
+/// For files of fewer segments, placement is not worth a query that starts a program or crosses
+/// the network.
 const MIN_QUERY_SEGMENTS: u64 = 4;
 
-/// A locator whose questions run on `runtime`.
+/// A locator whose queries run on `runtime`.
 pub(super) fn build_locator(
     config: &Config,
     source: PlacementSource,
@@ -52,7 +52,7 @@ pub(super) fn build_locator(
 /// The provider that knows where the volume's chunks are.
 ///
 /// # Errors
-/// Where the provider cannot be used as it is configured.
+/// If the provider cannot be used as it is configured.
 pub(super) fn configured_source(config: &Config) -> Result<PlacementSource, PlacementError> {
     build_source(&config.placement, config.volume.chunk_size)
 }

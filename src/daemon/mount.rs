@@ -32,7 +32,7 @@ impl StartedCore {
     /// Mounts the volume at `target`.
     ///
     /// # Errors
-    /// [`MountError`]; nothing is mounted then.
+    /// [`MountError`]; then nothing is mounted.
     pub(super) fn mount(
         self,
         target: &MountTarget,
@@ -50,7 +50,7 @@ impl StartedCore {
 }
 
 impl Mount {
-    /// A mount that a session serves. `metrics` is where they are fetched, if that is bound
+    /// A mount that `session` serves. `metrics` is the metrics listener, if it is bound
     /// already.
     pub(super) fn with_session(
         started: StartedCore,
@@ -98,7 +98,8 @@ impl Mount {
         };
         match ControlServer::listen(runtime.handle(), &self.mount_point, answer) {
             Ok(control) => self.control = Some(control),
-            // The mount is what counts; only `fanfs status` misses it.
+            // Not worth failing the mount: only the commands that use the control socket miss
+            // it.
             Err(error) => tracing::warn!(%error, "no control socket"),
         }
     }
@@ -114,17 +115,17 @@ impl Mount {
         self.metrics = Some(Exporter::start(runtime.handle(), config, bound, look));
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    /// What `fanfs status` shows.
+    /// The status record that `fanfs status` shows.
     pub fn status(&self) -> Status {
         self.core.status()
     }
 
-    /// Whether another process has unmounted it.
+    /// Whether the session has ended because another process unmounted the volume.
     pub fn is_unmounted(&self) -> bool {
         self.session.lock().as_ref().is_none_or(Session::has_ended)
     }
@@ -138,8 +139,8 @@ impl Mount {
         format!("serving {at} from {read} of {} replicas", replicas.len())
     }
 
-    /// Reports to the processes that wait for it that the mount answers. `supervisor` keeps
-    /// it, if there is one, and `respawn` starts this program once more for it.
+    /// Reports that the mount answers: to its keeper `supervisor`, if there is one, and to
+    /// systemd. `respawn` is the command that starts this program again for the mount.
     pub(super) fn announce_ready(
         &mut self,
         supervisor: Option<SupervisorClient>,
@@ -158,12 +159,13 @@ impl Mount {
         systemd::notify_ready(&self.service_status());
     }
 
-    /// The process that keeps it.
+    /// The mount's keeper.
     pub(super) fn supervisor(&self) -> Option<&SupervisorClient> {
         self.core.supervisor.get()
     }
 
-    /// A mount has one keeper as long as it lasts, so only the first call counts.
+    /// Sets the mount's keeper. A mount has one keeper for its whole life, so only the first
+    /// call counts.
     pub(super) fn set_supervisor(&self, supervisor: SupervisorClient) {
         let _ = self.core.supervisor.set(supervisor);
     }

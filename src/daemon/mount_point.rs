@@ -12,8 +12,8 @@ use crate::fuse::{MountTarget, unmount};
 use crate::mount_table::fanfs_mounts::FS_TYPE;
 use crate::mount_table::{Mount, MountTable};
 
-/// The mount point's own path, if a volume can be mounted there. A dead mount of fanfs
-/// stays there until then.
+/// The mount point's canonical path, if a volume can be mounted there. A dead mount of fanfs
+/// stays until the new mount replaces it.
 pub(super) fn check_mount_point(path: &Path) -> Result<MountTarget, StartError> {
     let wrong = |error| StartError::MountPoint { path: path.to_owned(), error };
     let path = match path.canonicalize() {
@@ -37,8 +37,8 @@ pub(super) fn check_mount_point(path: &Path) -> Result<MountTarget, StartError> 
     Ok(MountTarget { path, has_dead_mount: false })
 }
 
-/// The same for the mount with this device number, whose daemon is dead. Makes no call on
-/// it, which could hang: threads of the dead daemon may keep its connection.
+/// The same for the mount with this device number, whose daemon is dead. This makes no call on
+/// the mount: it could hang, as threads of the dead daemon may keep the connection open.
 pub(super) fn dead_mount_target(
     path: &Path,
     number: DeviceNumber,
@@ -59,7 +59,7 @@ pub(super) struct FanfsMount {
     pub(super) device_number: DeviceNumber,
 }
 
-/// The fanfs mount there.
+/// The fanfs mount at `path`, if there is one.
 pub(super) fn find_fanfs_mount(path: &Path) -> Option<FanfsMount> {
     let path = path.canonicalize().or_else(|_| std::path::absolute(path)).ok()?;
     let table = MountTable::read().ok()?;
@@ -71,32 +71,32 @@ fn is_fanfs_mount(mount: &Mount) -> bool {
     mount.fs_type == FS_TYPE
 }
 
-/// Whether autofs waits there for a mount: systemd's automount units, automount(8). Then
-/// only the process group that automount(8) works in gets past the mount point until
-/// it says that it is done; others wait for that.
+/// Whether autofs (systemd's automount units, automount(8)) waits at `path` for a mount. Until
+/// automount(8) reports that it is done, only its process group gets past the mount point;
+/// other processes wait.
 pub(super) fn is_automounted(path: &Path) -> bool {
     let table = MountTable::read().unwrap_or_default();
     table.top_mount_at(path).is_some_and(|mount| mount.fs_type == "autofs")
 }
 
-/// Whether the kernel says that of a mount that no process serves any more: none has its
-/// device open, or none has had since a moment ago.
+/// Whether the kernel reports a dead mount: no process has its device open, or the last one
+/// closed it during the call.
 fn is_dead_mount_error(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
-/// Whether a dead mount is there. The kernel is to ask for its attributes now: for a
-/// while it would go by those that it has.
+/// Whether a dead mount is at `path`. STATX_FORCE_SYNC makes the kernel ask the daemon now: for
+/// a while it would answer from cached attributes.
 fn has_dead_mount(path: &Path) -> bool {
     let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(CWD, path, flags, StatxFlags::BASIC_STATS).is_err_and(is_dead_mount_error)
 }
 
-/// Dead mounts, one over the other, that are cleaned up.
+/// At most this many dead mounts, one over the other, are cleaned up.
 const MAX_DEAD_MOUNTS: usize = 16;
 
-/// Unmounts all dead mounts of fanfs at `path` but the last one. False if the mount below
-/// them is not dead.
+/// Unmounts all dead mounts of fanfs at `path` but the last one. Returns false if the mount
+/// below them is not dead.
 fn unmount_all_but_one(path: &Path) -> Result<bool, MountPointError> {
     for _ in 0..MAX_DEAD_MOUNTS {
         let table = MountTable::read().map_err(MountPointError::MountTable)?;
@@ -116,7 +116,7 @@ fn unmount_all_but_one(path: &Path) -> Result<bool, MountPointError> {
     Err(MountPointError::DeadMounts)
 }
 
-/// What is in the way at a mount point with a mount that is served.
+/// The error for a mount point that already has a live mount.
 fn describe_existing_mount(path: &Path) -> MountPointError {
     let table = MountTable::read().unwrap_or_default();
     let ours = table.containing(path).is_some_and(is_fanfs_mount);

@@ -1,4 +1,4 @@
-//! What is known of a mount besides inodes and handles, as the next daemon gets it.
+//! The state of a mount apart from inodes and handles, as the next daemon receives it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::fuse::{FixedMountOptions, InitParams};
 use crate::survey::RootRecord;
 use crate::volume::{ReplicaId, VolumeMode};
 
-/// What is known of a mount besides inodes and handles.
+/// The state of a mount apart from inodes and handles.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::daemon) struct MountSnapshot {
-    /// The form of everything that is handed over.
+    /// The format of everything that is handed over.
     format: u32,
     pub(in crate::daemon) agreed: InitParams,
     fixed: FixedMountOptions,
@@ -28,7 +28,7 @@ pub(in crate::daemon) struct MountSnapshot {
 }
 
 impl MountSnapshot {
-    /// The snapshot of a mount for which `agreed` was agreed on with the kernel.
+    /// The snapshot of a mount whose kernel agreed to `agreed`.
     pub(in crate::daemon) fn new(core: &VolumeCore, agreed: InitParams, strict: bool) -> Self {
         let replica = |(index, replica): (usize, &ReplicaConfig)| {
             let record = core.roster.record(ReplicaId::new(index));
@@ -44,10 +44,11 @@ impl MountSnapshot {
         }
     }
 
-    /// Whether a daemon of `config` that would mount as `fixed` can go on.
+    /// Checks that a daemon with `config`, which would mount with the options `fixed`, can
+    /// continue the mount.
     ///
     /// # Errors
-    /// Why not.
+    /// [`IncompatibleMount`] says why it cannot.
     pub(in crate::daemon) fn check_compatible(
         &self,
         config: &Config,
@@ -66,7 +67,8 @@ impl MountSnapshot {
         }
     }
 
-    /// The replica of `config` that had the number `old`, if it is still one.
+    /// The replica of `config` that had the number `old` at the predecessor, if the volume
+    /// still has it.
     pub(in crate::daemon) fn map_replica(&self, config: &Config, old: u16) -> Option<ReplicaId> {
         let (name, path, _) = self.replicas.get(usize::from(old))?;
         let is_it =

@@ -1,9 +1,9 @@
-//! Watching the mount table for replicas whose mount goes.
+//! Watches the mount table for replicas whose mount disappears.
 //!
-//! Descriptors on a replica stay valid after its mount is detached, so no failing call
-//! shows that. The kernel reports each change of the table. A replica whose mount is gone
-//! from it leaves service ([`crate::backend::Backend::handle_unmount`]). It is absent until its
-//! path shows the same mount again ([`crate::backend::Backend::check_mount`]).
+//! Descriptors on a replica stay valid after its mount is detached, so no failing call shows
+//! that. The kernel reports each change of the table. A replica whose mount is missing from it
+//! leaves service ([`crate::backend::Backend::handle_unmount`]). It is absent until its path
+//! shows the same mount again ([`crate::backend::Backend::check_mount`]).
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 use crate::mount_table::MountTable;
 use crate::replicas::Replicas;
 
-/// Tells `replicas` of those whose mount has gone; never returns while the table can be
+/// Reports each mount that disappeared to `replicas`. Returns only if the table cannot be
 /// watched.
 pub(super) async fn watch_mounts(replicas: Arc<Replicas>) {
     if let Err(error) = watch_table(&replicas).await {
@@ -25,14 +25,14 @@ pub(super) async fn watch_mounts(replicas: Arc<Replicas>) {
 }
 
 async fn watch_table(replicas: &Replicas) -> io::Result<()> {
-    // That it has changed is a priority event of an open mountinfo (proc(5)).
+    // The kernel signals a change as a priority event on an open mountinfo (proc(5)).
     let table = OwnedFd::from(File::open("/proc/self/mountinfo")?);
-    // SAFETY: the descriptor is this one's own, and nobody closes or replaces it
-    // before the registration ends.
+    // SAFETY: the `OwnedFd` owns the descriptor, and nothing closes or replaces it before the
+    // registration ends.
     let table = unsafe { AsyncFd::register_with_interest(table, Interest::PRIORITY)? };
     loop {
-        // Before the table is read: a mount that is newer than the table would look as if
-        // it had gone.
+        // The mount ids are read before the table: a mount that is newer than the table would
+        // look as if it had disappeared.
         let mounts = replicas.map(|_, replica| replica.mount_id());
         let now = MountTable::read()?;
         replicas.mounts_changed();

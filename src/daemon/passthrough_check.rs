@@ -6,7 +6,7 @@ use crate::config::{Config, Passthrough};
 use crate::survey::{Finding, Severity, Survey};
 use crate::volume::ReplicaId;
 
-/// What keeps the kernel from reading files by itself, where that is configured.
+/// The obstacles to passthrough, if it is configured.
 pub fn passthrough_findings(config: &Config, survey: &Survey) -> Vec<Finding> {
     if config.read.passthrough == Passthrough::Off {
         return Vec::new();
@@ -38,7 +38,7 @@ pub fn passthrough_findings(config: &Config, survey: &Survey) -> Vec<Finding> {
     found
 }
 
-/// The first kernel that reads files by itself.
+/// The first kernel with FUSE passthrough.
 const PASSTHROUGH_VERSION: KernelVersion = KernelVersion { major: 6, minor: 9 };
 
 /// A kernel's version; the older one is less.

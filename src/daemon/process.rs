@@ -1,8 +1,8 @@
 //! The processes of a mount.
 //!
-//! `fanfs mount` is a different process each time it is started: a command that launches a
-//! daemon and waits for it, a daemon, a supervisor, or a daemon that continues the mount of
-//! another one. [`ProcessRole`] says which, and [`DaemonProcess::run`] does its part.
+//! `fanfs mount` runs in several roles: as a command that launches a daemon and waits for it,
+//! as a daemon, or as a supervisor. A daemon may also continue the mount of another one.
+//! [`ProcessRole`] names the role, and [`DaemonProcess::run`] carries it out.
 
 mod error;
 mod launch;
@@ -38,7 +38,7 @@ use launch::{launch_daemon, report_ready, report_start, start_new_session};
 pub use error::ProcessError;
 pub use launch::LaunchError;
 
-/// What a process of a mount does.
+/// The role of a process of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessRole {
     /// The command: launches a daemon and waits until its mount answers.
@@ -58,8 +58,8 @@ pub enum ProcessRole {
 }
 
 impl ProcessRole {
-    /// The role of a process that another one has started as `child`, or that a user has
-    /// started; of a mount that has a keeper.
+    /// The role of a process that another process started as `child`, or that a user started.
+    /// `has_keeper` says whether the mount has a keeper.
     pub fn new(child: Option<ChildRole>, is_foreground: bool, has_keeper: bool) -> Self {
         match child {
             Some(ChildRole::Successor) => Self::Successor,
@@ -72,8 +72,8 @@ impl ProcessRole {
         }
     }
 
-    /// Whether a user or the service manager has started the process, not another process
-    /// of the mount.
+    /// Whether a user or the service manager started the process, not another process of the
+    /// mount.
     pub fn is_first_process(self) -> bool {
         matches!(self, Self::Command | Self::Foreground | Self::ForegroundSupervisor)
     }
@@ -81,22 +81,22 @@ impl ProcessRole {
 
 /// A process of a mount, as its arguments describe it.
 pub struct DaemonProcess {
-    /// Its part.
+    /// Its role.
     pub role: ProcessRole,
     /// The mount point as the arguments have it.
     pub mount_point: PathBuf,
     /// How the mount's other processes are started.
     pub respawn: RespawnCommand,
-    /// What the mount's options change.
+    /// Settings from the mount's options.
     pub overrides: MountOverrides,
-    /// The log that is asked for; by default daemons log to a file in the run-time
-    /// directory, and processes in the foreground to standard error.
+    /// The log file, if the arguments name one. By default daemons log to a file in the
+    /// run-time directory, and processes in the foreground to standard error.
     pub log: Option<PathBuf>,
     /// Whether the mount's processes stay in the foreground.
     pub is_foreground: bool,
 }
 
-/// A mount that is there, and the signals that have come since before it was.
+/// A running mount, and the signals received since before it was mounted.
 struct StartedMount {
     mount: Mount,
     signals: StopSignals,
@@ -106,7 +106,7 @@ impl DaemonProcess {
     /// Runs the process to its end. `config` is the volume's configuration.
     ///
     /// # Errors
-    /// [`ProcessError`], unless the process has reported it to the command that waits for it.
+    /// [`ProcessError`], unless the process has reported it to the waiting command.
     pub fn run(self, config: Result<Config, ConfigError>) -> Result<ExitCode, ProcessError> {
         match self.role {
             ProcessRole::Command => {
@@ -137,7 +137,8 @@ impl DaemonProcess {
 
     /// The other side of [`launch_daemon`].
     fn run_launched(&self, config: Config) -> Result<ExitCode, ProcessError> {
-        // An automount lets only this process group mount, so there it is left afterwards.
+        // Only this process group may mount on an automount, so the process stays in it until
+        // then.
         let is_automounted = is_automounted(&self.respawn.mount_point);
         if !is_automounted {
             start_new_session();
@@ -157,13 +158,14 @@ impl DaemonProcess {
             }
         };
         done.or_else(|error| {
-            // To the command, if it still waits.
+            // For the command, if it still waits.
             report_start(&error.line());
             Ok(ExitCode::from(error.exit_status()))
         })
     }
 
-    /// Does what the keeper that has started this process says.
+    /// Mounts, recovers or replaces the mount, as the keeper that started this process
+    /// requests.
     fn run_supervised(
         &self,
         config: Result<Config, ConfigError>,
@@ -176,7 +178,7 @@ impl DaemonProcess {
             StartMode::ReplaceDead(dead) => self.start_mount(config, Some(dead)),
         });
         match begun {
-            // The keeper's session may be that of a process that mounts an automount.
+            // The keeper's session may be that of a process that mounts an automount; leave it.
             Ok(mount) => self.serve(mount, Some(supervisor), start_new_session),
             Err(error) => {
                 supervisor.report_failure(error.line(), error.is_usage());
@@ -185,7 +187,7 @@ impl DaemonProcess {
         }
     }
 
-    /// Takes the mount over from the daemon that has started this one.
+    /// Takes the mount over from the daemon that started this process.
     fn run_successor(&self, config: Result<Config, ConfigError>) -> Result<ExitCode, ProcessError> {
         self.init_child_log(&config)?;
         let link = FdChannel::from_stdin().map_err(ProcessError::NoParent)?;
@@ -206,8 +208,8 @@ impl DaemonProcess {
         self.serve(started, None, || tracing::info!(%at, "goes on with the mount"))
     }
 
-    /// Keeps the mount of a daemon that is started from here. Calls `on_ready` when it is
-    /// mounted.
+    /// Keeps the mount of a daemon that this process starts. Calls `on_ready` when the volume
+    /// is mounted.
     fn supervise(&self, on_ready: impl FnOnce()) -> Result<ExitCode, ProcessError> {
         supervise(self.respawn.clone(), on_ready)?;
         Ok(ExitCode::SUCCESS)
@@ -229,7 +231,7 @@ impl DaemonProcess {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Mounts, in the place of a `dead` mount if there is one.
+    /// Mounts the volume, in place of a `dead` mount if there is one.
     fn start_mount(
         &self,
         config: Config,
@@ -239,7 +241,7 @@ impl DaemonProcess {
         self.mount_surveyed(config, dead, None)
     }
 
-    /// The same for a process that is prepared, and may hear `signals` already.
+    /// The same for a process that is prepared and may already receive `signals`.
     fn mount_surveyed(
         &self,
         config: Config,
@@ -262,16 +264,16 @@ impl DaemonProcess {
         Ok(StartedMount { mount, signals })
     }
 
-    /// Continues a mount whose daemon was killed; replaces it where that cannot be done.
+    /// Continues a mount whose daemon was killed, or replaces the mount if that fails.
     fn recover_or_replace(
         &self,
         config: Config,
         device: OwnedFd,
     ) -> Result<StartedMount, ProcessError> {
-        // systemd has waited for the end of the daemon before.
+        // systemd starts this process only after the earlier daemon has ended.
         let dead = DeadDaemon { device, earlier_daemons: Vec::new() };
         self.prepare_process(&config)?;
-        // A signal that comes while it is not recovered counts for the mount that replaces it.
+        // A signal that arrives during a failed recovery applies to the mount that replaces it.
         let signals = StopSignals::listen()?;
         let setup = self.setup(config.clone(), &self.respawn.mount_point);
         match Mount::recover(dead, setup).map_err(ProcessError::from) {
@@ -300,14 +302,15 @@ impl DaemonProcess {
         VolumeSetup::new(config, mount_point, &self.overrides)
     }
 
-    /// To be done before there is a second thread: each has its own privileges.
+    /// Must be called before there is a second thread: privileges are per thread.
     fn prepare_process(&self, config: &Config) -> Result<(), ProcessError> {
         drop_privileges(config, &self.overrides).map_err(ProcessError::Privileges)?;
         launcher::fork_launcher().map_err(ProcessError::Launcher)
     }
 
-    /// The log of a process that another process of the mount has started. A volume that
-    /// cannot be read is reported as usual.
+    /// Opens the log of a process that another process of the mount started. If the
+    /// configuration cannot be read, the log has default settings and the error is reported as
+    /// usual.
     fn init_child_log(&self, config: &Result<Config, ConfigError>) -> Result<(), ProcessError> {
         let file = match self.is_foreground {
             true => self.open_requested_log()?,
@@ -336,14 +339,14 @@ impl DaemonProcess {
         LogFile::open(path, false).map(Some).map_err(error)
     }
 
-    /// The log of a daemon, opened by its path: the standard error that the daemon has
-    /// inherited may be a file that was rotated away. It has to do where the log cannot be
-    /// opened.
+    /// The log of a daemon, opened by its path: the standard error that the daemon inherited
+    /// may be a file that was rotated away. The daemon keeps using that one if the log cannot
+    /// be opened.
     fn open_daemon_log(&self) -> Option<LogFile> {
         LogFile::open(&self.log_path().ok()?, true).ok()
     }
 
-    /// The log as the standard error of a daemon that is launched.
+    /// The log, for use as the standard error of a launched daemon.
     fn open_standard_error(&self) -> Result<File, ProcessError> {
         let path = self.log_path()?;
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);

@@ -2,9 +2,9 @@
 
 use std::io;
 
-/// Whether a process has ended, or hangs while it ends. In that case its first thread is a
-/// zombie (another one sleeps in a replica) or exiting (it closes a file there), and its
-/// descriptors stay open meanwhile.
+/// Whether a process has ended, or hangs while it exits. While it hangs, its first thread is a
+/// zombie (another thread sleeps in a replica) or exiting (it closes a file there), and its
+/// descriptors stay open.
 pub(super) fn is_dead(pid: u32) -> bool {
     // A zombie has this file as well.
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -13,7 +13,7 @@ pub(super) fn is_dead(pid: u32) -> bool {
     }
 }
 
-/// Whether proc_pid_stat(5) shows a dead or exiting thread; `None` where it is malformed.
+/// Whether proc_pid_stat(5) shows a dead or exiting thread; `None` if it is malformed.
 pub(super) fn is_exiting(stat: &str) -> Option<bool> {
     let (_, after) = stat.rsplit_once(") ")?;
     let mut fields = after.split(' ');

@@ -1,7 +1,7 @@
 //! The journal from which the next daemon continues the mount of one that was killed.
 //!
-//! [`crate::fs`] writes its entries. Its head has what the next daemon has to know besides
-//! inodes and handles: the replicas, and what was agreed on with the kernel.
+//! [`crate::fs`] writes its entries. Its head has the state that the next daemon needs besides
+//! inodes and handles: the replicas, and the parameters agreed with the kernel.
 
 use std::io;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl RecoveredJournal {
     /// The journal of the mount at `mount_point`.
     ///
     /// # Errors
-    /// [`TakeoverError::Journal`] where it does not suffice.
+    /// [`TakeoverError::Journal`] if it cannot be used.
     pub(super) fn read(mount_point: &Path, mode: VolumeMode) -> Result<Self, TakeoverError> {
         let journal = journal_path(mount_point);
         let read = || {
@@ -58,7 +58,7 @@ impl JournalHead {
         }
     }
 
-    /// The head of `core`'s journal as of now.
+    /// The current head of `core`'s journal.
     fn encode(
         core: &VolumeCore,
         connection: Option<DeviceNumber>,
@@ -69,7 +69,7 @@ impl JournalHead {
     }
 }
 
-/// The device number of the FUSE mount there, which identifies its connection.
+/// The device number of the FUSE mount at `mount_point`, which identifies its connection.
 fn connection_number(mount_point: &Path) -> Option<DeviceNumber> {
     let table = MountTable::read().ok()?;
     table
@@ -78,8 +78,8 @@ fn connection_number(mount_point: &Path) -> Option<DeviceNumber> {
         .map(|mount| mount.dev.into())
 }
 
-/// Writes down from now on what the next daemon has to know if this one is killed,
-/// where another process keeps the device for it.
+/// Starts the journal that the next daemon needs if this one is killed. Does nothing unless
+/// another process keeps the device.
 pub(super) fn start_journal(core: &Arc<VolumeCore>, agreed: &InitParams) {
     if !core.overrides.is_supervised {
         return;
@@ -94,7 +94,7 @@ pub(super) fn start_journal(core: &Arc<VolumeCore>, agreed: &InitParams) {
         tracing::warn!(%error, "no journal: if this daemon is killed, the mount is lost");
         return;
     }
-    // Weak, as the core owns the roster.
+    // Weak, because the core owns the roster, which owns this closure.
     let weak = Arc::downgrade(core);
     let agreed = agreed.clone();
     core.roster.on_admission(move || {

@@ -1,4 +1,4 @@
-//! Which privileges a volume's daemon needs.
+//! The privileges that a volume's daemon needs.
 
 use rustix::thread::CapabilitySet as Set;
 
@@ -9,20 +9,19 @@ use crate::capabilities::{
 use crate::config::placement::ProviderConfig;
 use crate::config::{Access, Config};
 
-/// To become the caller for his calls.
+/// For assuming a caller's credentials.
 const IMPERSONATION_CAPS: Capabilities = Set::SETUID.union(Set::SETGID);
 
-/// What root may do with other users' files, and does through a volume that can be
-/// written.
+/// Root's rights to other users' files, which root keeps on a volume that can be written.
 const WRITE_CAPS: Capabilities =
     Set::CHOWN.union(Set::DAC_OVERRIDE).union(Set::FOWNER).union(Set::FSETID).union(Set::MKNOD);
 
-/// Gives up every privilege that mounting and serving this volume does not take.
-/// To be called before anything else of it, while the process has one thread;
-/// that process can never mount a volume that needs more.
+/// Gives up every privilege that mounting and serving this volume does not need. Must be called
+/// before any other part of the mount, while the process has one thread. The process can never
+/// mount a volume that needs more.
 ///
 /// # Errors
-/// What the kernel refuses it with.
+/// The kernel's error.
 pub(super) fn drop_privileges(config: &Config, extra: &MountOverrides) -> std::io::Result<()> {
     keep_only(&required_caps(config, extra))
 }
@@ -43,8 +42,8 @@ fn required_caps(config: &Config, extra: &MountOverrides) -> RetainedCapabilitie
         kept.raisable |= FILE_CAPS;
     }
     if runs_programs(&config.placement.provider) {
-        // They may be run as another user (`sudo -u`, `runuser`), and are killed when
-        // they take too long.
+        // The command may run them as another user (`sudo -u`, `runuser`), and fanfs kills
+        // programs that take too long.
         kept.effective |= Set::KILL;
         kept.child_bounding |= IMPERSONATION_CAPS;
         kept.allows_set_id_programs = true;

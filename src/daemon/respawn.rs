@@ -9,11 +9,11 @@ use std::process::Command;
 /// The arguments of `fanfs mount` for one mount.
 #[derive(Clone, Debug)]
 pub struct RespawnCommand {
-    /// What comes before the volume's file.
+    /// The options, which come before the volume's file.
     pub options: Vec<OsString>,
     /// The volume's file.
     pub volume: PathBuf,
-    /// Where it is mounted.
+    /// The mount point.
     pub mount_point: PathBuf,
 }
 
@@ -22,18 +22,18 @@ pub struct RespawnCommand {
 pub enum ChildRole {
     /// The command waits until the mount answers.
     Launched,
-    /// A supervisor says on standard input what to do.
+    /// A supervisor sends its orders on standard input.
     Supervised,
-    /// A daemon hands its mount over by standard input.
+    /// A daemon hands its mount over on standard input.
     Successor,
 }
 
 impl ChildRole {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Launched, Self::Supervised, Self::Successor];
 
-    /// The hidden argument of `fanfs mount` that stands for it. Daemons of other versions
-    /// use the same.
+    /// The hidden argument of `fanfs mount` for this role. Daemons of other versions use the
+    /// same arguments.
     pub fn argument(self) -> &'static str {
         match self {
             Self::Launched => "--ready",
@@ -43,10 +43,10 @@ impl ChildRole {
     }
 }
 
-/// This very program, also where its file has been replaced or removed.
+/// The path of this program, even if its file has been replaced or removed.
 pub(super) fn current_program() -> PathBuf {
     match std::env::current_exe() {
-        // Of one that was removed the name says so.
+        // The kernel marks the name of a removed file as deleted, so no such path exists.
         Ok(program) if program.exists() => program,
         _ => "/proc/self/exe".into(),
     }
@@ -54,7 +54,7 @@ pub(super) fn current_program() -> PathBuf {
 
 impl RespawnCommand {
     /// The command that starts `program`, which is this one or another fanfs, in `role`. Its
-    /// name is that of fanfs: by the name of its file it could take itself for mount(8)'s
+    /// name is `fanfs`: by its file's name, the program could take itself for mount(8)'s
     /// helper.
     pub(super) fn command(&self, program: &Path, role: ChildRole) -> Command {
         let mut command = Command::new(program);

@@ -16,13 +16,13 @@ use super::systemd::ServiceReporter;
 use crate::fuse::MountError;
 use crate::telemetry;
 
-/// Why a mount cannot be served, or not be ended.
+/// Why a mount cannot be served or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Signals cannot be received.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    /// The keeper cannot be listened to.
+    /// The keeper's orders cannot be received.
     #[error(transparent)]
     Keeper(io::Error),
     /// The mount cannot be ended.
@@ -30,16 +30,16 @@ pub enum ServeError {
     Stop(#[from] MountError),
 }
 
-/// What a mount is served until.
+/// An event that the main loop acts on.
 enum DaemonEvent {
-    /// It is to end.
+    /// The daemon must end, for this reason.
     Stop(&'static str),
-    /// It is to be handed over.
+    /// A request to hand the mount over.
     Handover(HandoverRequest),
 }
 
-/// The signals that end a daemon or have it reload, from when this is made on: before there
-/// is a mount, or one of them would leave it behind.
+/// The signals that end a daemon or make it reload. They are received from the creation of this
+/// value on. It is created before the mount, which a signal would otherwise leave behind.
 pub(super) struct StopSignals {
     runtime: Runtime,
     terminate: Signal,
@@ -47,8 +47,8 @@ pub(super) struct StopSignals {
     hangup: Signal,
 }
 
-/// What a daemon hears of from when this is made on: before any process hears that it is
-/// ready.
+/// The sources of a daemon's events, from the creation of this value on. It is created before
+/// any process learns that the daemon is ready.
 pub(super) struct EventSources {
     runtime: Runtime,
     events: DaemonEvents,
@@ -60,11 +60,11 @@ struct DaemonEvents {
     interrupt: Signal,
     hangup: Signal,
     handover_requests: UnboundedReceiver<HandoverRequest>,
-    /// The keeper ends the daemon.
+    /// Notified when the keeper ends the daemon.
     stop: Arc<Notify>,
 }
 
-/// How soon the daemon ends after another process has unmounted.
+/// How often the daemon checks whether another process has unmounted the volume.
 const UNMOUNT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl StopSignals {
@@ -119,7 +119,7 @@ impl DaemonEvents {
 }
 
 impl Mount {
-    /// The requests to hand it over, from now on.
+    /// The requests for a handover from now on.
     fn handover_requests(&self) -> UnboundedReceiver<HandoverRequest> {
         let (send, receive) = mpsc::unbounded_channel();
         *self.core.handover_requests.lock() = Some(send);
@@ -127,7 +127,8 @@ impl Mount {
     }
 }
 
-/// Serves until the mount is unmounted, a signal says to, or another process serves it.
+/// Serves until the mount is unmounted, a signal or the keeper ends it, or another process
+/// serves it.
 ///
 /// # Errors
 /// [`ServeError`].

@@ -8,30 +8,30 @@ use super::systemd;
 use crate::control;
 use crate::fuse::{MountError, unmount};
 
-/// How long what is under way may take at the end, before it is failed.
+/// How long requests in flight may take at the end, before they fail.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the kernel may take to end the session when nothing is under way. It ends it at
-/// once, unless files are open in a detached mount.
+/// How long the kernel may take to end the session when no request is in flight. The kernel
+/// ends it at once, unless files are open in a detached mount.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Mount {
-    /// Unmounts and ends what serves the volume. Open files keep the mount alive
-    /// out of sight until what is under way has ended, [`DRAIN_TIMEOUT`] at most.
+    /// Unmounts the volume and ends the parts that serve it. Open files keep the detached mount
+    /// alive until the requests in flight have ended, [`DRAIN_TIMEOUT`] at most.
     ///
     /// # Errors
-    /// Where the mount cannot be ended.
+    /// If the volume cannot be unmounted.
     pub fn stop(mut self) -> Result<(), MountError> {
         self.shut_down()
     }
 
-    /// Ends without touching the mount, which another process serves.
+    /// Ends the process without touching the mount, which another process serves.
     pub(super) fn exit_after_handover(mut self) -> ! {
         self.core.reader.end_traces();
         if let Some(control) = self.control.take() {
             control.drain_and_keep_socket();
         }
-        // What the next one has made in the same place stays.
+        // Removes this daemon's metrics file; one that the successor made in its place stays.
         self.metrics = None;
         std::process::exit(0)
     }

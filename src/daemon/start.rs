@@ -1,6 +1,6 @@
 //! Mounting a volume.
 //!
-//! *Invariant:* what these functions return an error for has been undone.
+//! *Invariant:* a function that returns an error has undone its work.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -67,11 +67,11 @@ impl Mount {
         Ok(started.mount(&target, metrics)?)
     }
 
-    /// Mounts a volume in the place of a dead mount. `silent` are replicas that have just
-    /// failed to answer.
+    /// Mounts a volume in place of a dead mount. `silent` are replicas that have just failed to
+    /// answer.
     ///
     /// # Errors
-    /// [`StartError`]; the dead mount is still there then.
+    /// [`StartError`]; then the dead mount is still there.
     pub(super) fn replace_dead(
         dead: DeadMount,
         mut setup: VolumeSetup,
@@ -83,9 +83,9 @@ impl Mount {
         let started = VolumeCore::start(setup, members)?;
         started.core.admit_replicas(silent, ReplicaRequirement::REPLACEMENT)?;
         started.core.track_earlier_daemons(EarlierDaemons::new(dead.earlier_daemons));
-        // No list of that daemon shows which files it may still change.
+        // There is no record of the files that the dead daemon may still change.
         started.core.fs.mark_all_changes_in_doubt();
-        // Its answer is not awaited: there may be no replica yet.
+        // The mount does not wait for the answer: there may be no replica yet.
         let fs = Arc::clone(&started.core.fs);
         run(async move {
             let _ = fs.namespace.init_root().await;

@@ -1,4 +1,4 @@
-//! How a mounted volume is: what `fanfs status` shows and metrics are made of.
+//! The state of a mounted volume, for `fanfs status` and metrics.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::status::{AffinityStatus, HungObject, ReplicaStatus, Status, VolumeGau
 use crate::telemetry;
 use crate::volume::ReplicaId;
 
-/// Hung objects that are named, of each replica.
+/// The most hung objects that the status names for each replica.
 const MAX_LISTED_HUNG: usize = 16;
 
 fn hung_object(hung: HungPath) -> HungObject {

@@ -1,13 +1,14 @@
 //! A process that keeps a mount alive when its daemon dies.
 //!
-//! The kernel keeps a mount while any process has its FUSE device open, and requests wait.
-//! So the keeper, which never touches a replica, keeps the device open as well. When the
-//! daemon dies by a signal or a panic, the keeper starts another one. That daemon goes on
-//! with the device and with the journal of the first ([`crate::fs`]). The keeper also
-//! notices a dead daemon whose threads hang in a replica and hold its descriptors open.
+//! The kernel keeps a mount while any process has its FUSE device open, and requests wait. So
+//! the keeper, which never touches a replica, keeps the device open as well. When the daemon
+//! dies by a signal or a panic, the keeper starts another one. That daemon continues with the
+//! device and with the journal of the first ([`crate::fs`]). The keeper also notices a dead
+//! daemon whose threads hang in a replica and hold its descriptors open.
 //!
-//! If no daemon can go on, the keeper starts one that replaces the mount. The dead mount stays
-//! until then, and calls on it fail: otherwise programs would write to the directory beneath.
+//! If no daemon can continue the mount, the keeper starts one that replaces it. The dead mount
+//! stays until then, and calls on it fail: otherwise programs would write to the directory
+//! beneath.
 //!
 //! If daemons die too often, the keeper gives the mount up and leaves it dead: [`RestartLimiter`].
 
@@ -33,18 +34,18 @@ use crate::fuse::unmount;
 use client::{DaemonMessage, SupervisorMessage};
 use signals::{SignalForwarder, reap_children};
 
-/// How a kept mount came to its end.
+/// Why a keeper failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SupervisorError {
     /// The daemon could not mount.
     #[error("{why}")]
     Failed {
-        /// What it said.
+        /// The daemon's message.
         why: String,
-        /// Whether the configuration or its usage is wrong.
+        /// Whether the configuration or the usage is wrong.
         usage: bool,
     },
-    /// It died too often.
+    /// The daemon died too often.
     #[error(
         "the daemon of {at} died more than {MAX_RESTARTS} times within {} s and is not started again; \
          its log may say why; fanfs umount {at}, then mount it again",
@@ -54,16 +55,17 @@ pub enum SupervisorError {
         /// The mount point.
         at: String,
     },
-    /// Processes or descriptors.
+    /// A system call for processes or descriptors failed.
     #[error("the keeper: {0}")]
     System(#[from] io::Error),
 }
 
-/// So many times within so long a daemon is started again.
+/// A daemon is restarted at most this many times within [`RESTART_WINDOW`].
 const MAX_RESTARTS: usize = 5;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
 
-/// The earlier daemons, for the next one: sent with the device.
+/// At most this many earlier daemons are sent to the next one. The device takes one more
+/// descriptor.
 const MAX_EARLIER_DAEMONS_SENT: usize = MOST_WITH_ONE - 1;
 
 /// How often the keeper checks that the daemon is alive.
@@ -72,12 +74,12 @@ const LIVENESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between two attempts to replace a dead mount.
 const REPLACE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// When daemons were started again.
+/// The times of recent restarts.
 #[derive(Default)]
 struct RestartLimiter(Vec<Instant>);
 
 impl RestartLimiter {
-    /// Whether to start another one `now`.
+    /// Whether a daemon may be restarted `now`. Counts the restart.
     fn try_restart(&mut self, now: Instant) -> bool {
         self.0.retain(|at| now.saturating_duration_since(*at) < RESTART_WINDOW);
         self.0.push(now);
@@ -85,11 +87,11 @@ impl RestartLimiter {
     }
 }
 
-/// What the keeper knows.
+/// The keeper's state.
 struct Supervisor {
     program: PathBuf,
     respawn: RespawnCommand,
-    /// The device of the mount, as long as a daemon may go on with it.
+    /// The device of the mount, as long as a daemon may continue with it.
     device: Option<OwnedFd>,
     /// The device number of the mount.
     device_number: Option<DeviceNumber>,
@@ -98,33 +100,32 @@ struct Supervisor {
     restarts: RestartLimiter,
     /// Process id of the daemon that serves now.
     daemon_pid: u32,
-    /// All daemons that have served and have not ended.
+    /// All daemons that have served the mount and have not ended.
     earlier_daemons: EarlierDaemons,
 }
 
-/// What came of a daemon.
+/// How a daemon ended.
 enum DaemonExit {
-    /// It is unmounted.
+    /// The volume is unmounted.
     Unmounted,
-    /// It is dead.
+    /// The daemon is dead.
     Died,
-    /// It could not go on with the mount of the one before.
+    /// The daemon could not continue the mount of its predecessor.
     CannotRecover,
-    /// It could not replace the dead mount.
+    /// The daemon could not replace the dead mount.
     CannotReplace,
 }
 
-/// Keeps the mount of the daemon that `again` starts; returns when it is unmounted.
-/// `ready` is called when it is mounted for the first time. SIGTERM and SIGINT
-/// unmount.
+/// Keeps the mount of the daemon that `again` starts; returns when it is unmounted. Calls
+/// `ready` when the volume is mounted for the first time. SIGTERM and SIGINT unmount it.
 ///
 /// # Errors
-/// [`SupervisorError`]; what was mounted is a dead mount then.
+/// [`SupervisorError`]; a mounted volume is then a dead mount.
 pub(super) fn supervise(
     again: RespawnCommand,
     ready: impl FnOnce(),
 ) -> Result<(), SupervisorError> {
-    // Successors of its daemon are this process's children when that one has ended.
+    // When the daemon has ended, its successor becomes a child of this process.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(io::Error::from)?;
     let mut keeping = Supervisor {
@@ -156,7 +157,7 @@ pub(super) fn supervise(
                     return Ok(());
                 }
             }
-            // It is alive and well; the reason may go away.
+            // This daemon reported an error and did not die; the cause may disappear.
             DaemonExit::CannotReplace if keeping.wait_to_retry(&signals) => continue,
             DaemonExit::CannotReplace => return Ok(()),
         }
@@ -177,7 +178,7 @@ impl Supervisor {
         let (link, theirs) = FdChannel::pair()?;
         let program = if self.program.exists() { self.program.clone() } else { current_program() };
         let mut command = self.respawn.command(&program, ChildRole::Supervised);
-        // It is reaped with all others.
+        // `reap_children` reaps it with all others.
         self.daemon_pid = command.stdin(Stdio::from(theirs)).spawn()?.id();
         self.earlier_daemons.remove_ended();
         let mut along = self.earlier_daemons.running();
@@ -194,7 +195,7 @@ impl Supervisor {
         Ok(link)
     }
 
-    /// This process serves the mount from now on. It lives.
+    /// Records that this running process serves the mount from now on.
     fn set_daemon(&mut self, pid: u32) {
         self.daemon_pid = pid;
         self.earlier_daemons.remove_ended();
@@ -213,8 +214,8 @@ impl Supervisor {
         let mut is_dying = false;
         loop {
             match link.recv(Some(LIVENESS_INTERVAL)) {
-                // Only the second check in a row counts: by then its last message has arrived,
-                // and usually the end of the link.
+                // Only the second check in a row counts: by then the daemon's last message has
+                // arrived, and usually the end of the link.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     if is_dying && is_dead(self.daemon_pid) {
                         tracing::warn!("the daemon is dead, and its threads hang in a replica");
@@ -263,8 +264,8 @@ impl Supervisor {
         }
     }
 
-    /// No daemon can go on with the mount. It stays and calls on it fail, those that wait as
-    /// well.
+    /// Aborts the connection of a mount that no daemon can continue. The mount stays, and calls
+    /// on it fail, including those that wait.
     fn abort_connection(&mut self) {
         self.device = None;
         if let Some(number) = self.device_number {
@@ -281,7 +282,8 @@ impl Supervisor {
         self.device_number.is_some() && self.device_number == self.visible_mount()
     }
 
-    /// Waits before the next attempt. False if the dead mount is unmounted or is to be.
+    /// Waits before the next attempt. Returns false if the dead mount is unmounted, or a signal
+    /// asks for that.
     fn wait_to_retry(&self, signals: &SignalForwarder) -> bool {
         let until = Instant::now() + REPLACE_RETRY_INTERVAL;
         while self.is_mounted() {

@@ -1,4 +1,4 @@
-//! How much memory there is for cached pages.
+//! The memory that is available for cached pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use procfs::process::Process;
 use procfs::{Current, Meminfo, ProcessCGroup};
 
-/// The memory of this machine, or of the control group that this process runs in
-/// where that has less, bytes. Pages count for the group of the process that reads them;
-/// in a container that is the daemon's own, and elsewhere it mostly has no limit.
+/// The memory of this machine, or of the control group that this process runs in if that has
+/// less, bytes. Pages count for the group of the process that reads them. In a container that
+/// is the daemon's own group; elsewhere the group mostly has no limit.
 pub(super) fn memory_limit() -> u64 {
     let total = Meminfo::current().ok().map(|memory| memory.mem_total);
     let groups = Process::myself().and_then(|process| process.cgroups());
     let group = groups.ok().and_then(|groups| LimitedGroup::find(&groups.0)?.limit());
-    // Unknown memory is all the memory there could be: nothing counts as large.
+    // If the limit is unknown, no file counts as large.
     total.unwrap_or(u64::MAX).min(group.unwrap_or(u64::MAX))
 }
 
 /// The control group that limits the memory of a process.
 #[derive(Debug, PartialEq, Eq)]
 struct LimitedGroup {
-    /// Where its hierarchy is.
+    /// The root of its hierarchy.
     root: &'static Path,
     /// The file with the limit.
     file: &'static str,
@@ -29,7 +29,7 @@ struct LimitedGroup {
 }
 
 impl LimitedGroup {
-    /// Version 1's memory controller first, as a machine that has it uses it.
+    /// Looks for version 1's memory controller first: a machine that has it uses it.
     fn find(groups: &[ProcessCGroup]) -> Option<Self> {
         let group = |root, file, group: &ProcessCGroup| {
             let path = group.pathname.trim_start_matches('/').into();
@@ -43,7 +43,7 @@ impl LimitedGroup {
             .or_else(|| second().map(|found| group("/sys/fs/cgroup", "memory.max", found)))
     }
 
-    /// Its limit, bytes. That of a group holds for all groups below it as well.
+    /// The limit on the group, bytes. A group's limit also holds for all groups below it.
     fn limit(&self) -> Option<u64> {
         let read = |group: &Path| {
             let text = fs::read_to_string(self.root.join(group).join(self.file)).ok()?;

@@ -22,12 +22,12 @@ const FD_NAME: &str = "fuse";
 /// The first descriptor that is handed to a service (`SD_LISTEN_FDS_START`).
 const LISTEN_FDS_START: i32 = 3;
 
-/// Whether a service manager may keep the device: older versions do not say.
+/// Whether a service manager may keep the device: older versions do not announce it.
 pub fn has_fd_store() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// Whether a message may be lost where the service manager does not take messages at once.
+/// Whether a message may be lost if the service manager does not receive it at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Delivery {
     Assured,
@@ -61,7 +61,7 @@ fn notify(text: &str, along: &[BorrowedFd<'_>]) {
     }
 }
 
-/// The mount answers.
+/// Reports that the mount answers.
 pub(super) fn notify_ready(status: &str) {
     notify(&format!("READY=1\nSTATUS={}", one_line(status)), &[]);
 }
@@ -71,33 +71,33 @@ fn one_line(status: &str) -> String {
     status.replace('\n', " ")
 }
 
-/// The mount of this device is to be kept.
+/// Asks the service manager to keep this device.
 pub(super) fn store_device(device: BorrowedFd<'_>) {
     notify(&format!("FDSTORE=1\nFDNAME={FD_NAME}\nFDPOLL=0"), &[device]);
 }
 
-/// No device is to be kept any more.
+/// Asks the service manager to drop the device, and reports that the service ends.
 pub(super) fn clear_fd_store() {
     notify(&format!("STOPPING=1\nFDSTOREREMOVE=1\nFDNAME={FD_NAME}"), &[]);
 }
 
-/// Another process is the service now.
+/// Reports that another process is now the service's main process.
 pub(super) fn notify_main_pid(pid: u32) {
     notify(&format!("MAINPID={pid}"), &[]);
 }
 
-/// How often the status may change.
+/// The shortest time between two status checks.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Messages in each interval of the watchdog: one that is late or lost has no effect.
+/// Watchdog messages in each watchdog interval, so that a late or lost one has no effect.
 const PINGS_PER_INTERVAL: u32 = 4;
 
-/// What the main loop of a daemon sends to the service manager while it serves: its status,
-/// and a sign of life where the service has a watchdog.
+/// Reports to the service manager while a daemon serves: its status, and watchdog messages if
+/// the service has a watchdog.
 ///
-/// *Invariant:* it does not wait for the service manager.
+/// *Invariant:* it never waits for the service manager.
 pub(super) struct ServiceReporter {
-    /// Time between two signs of life.
+    /// Time between two watchdog messages.
     ping_interval: Option<Duration>,
     pinged_at: Option<Instant>,
     looked_at: Option<Instant>,
@@ -105,17 +105,17 @@ pub(super) struct ServiceReporter {
 }
 
 impl ServiceReporter {
-    /// A reporter for the service of this process, if it is one's.
+    /// A reporter, if this process belongs to a service.
     pub(super) fn new() -> Option<Self> {
         std::env::var_os("NOTIFY_SOCKET")?;
-        // WATCHDOG_PID is not compared: a successor has inherited its predecessor's.
+        // WATCHDOG_PID is not compared: a successor inherits its predecessor's.
         let watchdog = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
         let ping_interval =
             watchdog.map(|micros| Duration::from_micros(micros) / PINGS_PER_INTERVAL);
         Some(Self { ping_interval, pinged_at: None, looked_at: None, status: String::new() })
     }
 
-    /// Sends what is due `now`. `status` is the present one.
+    /// Sends the messages that are due `now`. `status` returns the current status.
     pub(super) fn report(&mut self, now: Instant, status: impl FnOnce() -> String) {
         if let Some(interval) = self.ping_interval
             && is_due(self.pinged_at, interval, now)
@@ -137,7 +137,7 @@ fn is_due(last: Option<Instant>, interval: Duration, now: Instant) -> bool {
     last.is_none_or(|last| now.saturating_duration_since(last) >= interval)
 }
 
-/// Whether the message was sent.
+/// Sends a message without waiting. Returns whether it was sent.
 fn send_if_possible(text: &str) -> bool {
     let sent = send_notification(text, &[], Delivery::BestEffort);
     if let Err(error) = &sent {
@@ -146,7 +146,8 @@ fn send_if_possible(text: &str) -> bool {
     sent.is_ok()
 }
 
-/// The device that was kept for this process. Ask once, before anything is opened.
+/// The device that the service manager kept for this process. Must be called once, before any
+/// file is opened.
 pub(super) fn take_stored_device() -> Option<OwnedFd> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     if number("LISTEN_PID")? != std::process::id() {
@@ -157,8 +158,8 @@ pub(super) fn take_stored_device() -> Option<OwnedFd> {
     let mut device = None;
     for (fd, name) in (LISTEN_FDS_START..LISTEN_FDS_START.checked_add(count)?).zip(names.split(':'))
     {
-        // SAFETY: the service manager says that this descriptor is ours, and no
-        // other code of this process looks for it.
+        // SAFETY: LISTEN_PID says that the service manager passed this descriptor to this
+        // process, and no other code of this process uses it.
         let stored = unsafe { OwnedFd::from_raw_fd(fd) };
         let _ = rustix::io::fcntl_setfd(&stored, rustix::io::FdFlags::CLOEXEC);
         if name == FD_NAME {

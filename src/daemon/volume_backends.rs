@@ -19,8 +19,8 @@ fn new_roster(config: &Config) -> Arc<Roster> {
 }
 
 impl VolumeBackends {
-    /// The directories and limits of `config`, with no replica in service. `known` gives
-    /// the predecessor's record of each.
+    /// The directories and limits of `config`, with no replica in service. `known` returns the
+    /// predecessor's record of each.
     pub(super) fn absent(config: &Config, known: impl Fn(ReplicaId) -> Option<RootRecord>) -> Self {
         let roster = new_roster(config);
         let configured = config.replicas.iter().enumerate();

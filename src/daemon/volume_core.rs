@@ -1,4 +1,4 @@
-//! What serves a volume, apart from the session.
+//! The parts that serve a volume, apart from the session.
 
 use std::io;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub(super) struct VolumeCore {
     pub(super) supervisor: OnceLock<SupervisorClient>,
     /// The daemons before this one that may not have ended.
     earlier_daemons: OnceLock<Arc<EarlierDaemons>>,
-    /// Where requests to hand the mount over go.
+    /// The channel for handover requests to the main loop.
     pub(super) handover_requests: Mutex<Option<UnboundedSender<HandoverRequest>>>,
     pub(super) replicas: Arc<Replicas>,
     /// The checks that replicas have passed, and why some are out of service.
@@ -59,7 +59,7 @@ pub(super) struct StartedCore {
 /// Checks whether the placement provider can be used as it is configured.
 ///
 /// # Errors
-/// [`StartError::Placement`] where it cannot.
+/// [`StartError::Placement`] if it cannot.
 pub fn check_placement(config: &Config) -> Result<(), StartError> {
     validated_source(config).map(drop)
 }
@@ -161,13 +161,13 @@ impl VolumeCore {
         mount_options(&self.config, &self.overrides, self.reply_pipes.clone())
     }
 
-    /// Whether no request is under way.
+    /// Whether no request is in flight.
     pub(super) fn is_idle(&self) -> bool {
         let reads = self.reader.gauges();
         reads.requests == 0 && self.fs.gauges().calls == 0
     }
 
-    /// Takes note of the processes that served the mount before and may not have ended.
+    /// Records the processes that served the mount before and may not have ended.
     pub(super) fn track_earlier_daemons(&self, daemons: EarlierDaemons) {
         let daemons = Arc::new(daemons);
         if self.config.volume.access == Access::ReadWrite {
@@ -177,10 +177,10 @@ impl VolumeCore {
         let _ = self.earlier_daemons.set(daemons);
     }
 
-    /// The daemons that a successor follows and that have not ended: this one is the last.
+    /// This daemon and the earlier ones that have not ended, for a successor.
     ///
     /// # Errors
-    /// Where there are no descriptors.
+    /// If the process has no free descriptors.
     pub(super) fn earlier_daemons_and_self(&self) -> io::Result<EarlierDaemons> {
         match self.earlier_daemons.get() {
             Some(daemons) => daemons.with_current(),

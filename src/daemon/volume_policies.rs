@@ -1,4 +1,4 @@
-//! What the volume's configuration means for each of the rooms that serve it.
+//! Translates the volume's configuration into policies for the modules that serve it.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
 
-/// Session threads that never call a replica: one that takes requests, and one
-/// that takes them while the first answers.
+/// Session threads that never call a replica: one takes requests, and another takes them while
+/// the first answers.
 const RESERVED_SESSION_THREADS: usize = 2;
 
 /// Jobs that may wait for one replica's threads.
@@ -32,7 +32,7 @@ fn max_inline_calls(config: &Config) -> usize {
 
 /// The limits of each of `replicas` replicas.
 pub(super) fn pool_limits(config: &Config, replicas: usize) -> PoolLimits {
-    // Of several replicas one alone must not get hold of all session threads.
+    // With several replicas, no single one may occupy all session threads.
     let all = max_inline_calls(config);
     let max_inline_calls = if replicas > 1 { all.div_ceil(2) } else { all };
     PoolLimits {
@@ -58,7 +58,7 @@ pub(super) fn start_replicas(
     Replicas::new(replicas, max_inline_calls(config))
 }
 
-/// What the scheduler may ask of a replica.
+/// The scheduler's limits for a replica.
 pub(super) fn replica_policy(config: &Config, id: ReplicaId, limits: PoolLimits) -> ReplicaPolicy {
     let replica = &config.replicas[id.index()];
     let max_in_flight = replica.max_in_flight.unwrap_or(u64::MAX).min(config.read.max_in_flight);
@@ -73,7 +73,7 @@ fn read_deadlines(config: &Config) -> Deadlines {
     Deadlines::new(config.read.deadline, config.read.deadline_all)
 }
 
-/// How files are read, into `pipes` where there are some.
+/// The policy for reads, into `pipes` if there are any.
 pub(super) fn read_policy(config: &Config, pipes: Option<PipePool>) -> ReadPolicy {
     ReadPolicy {
         segment: config.read.segment_size,
@@ -89,7 +89,7 @@ pub(super) fn read_policy(config: &Config, pipes: Option<PipePool>) -> ReadPolic
     }
 }
 
-/// How the file system answers.
+/// The policy of the file system.
 pub(super) fn fs_policy(config: &Config) -> FsPolicy {
     FsPolicy {
         mode: config.volume.mode,
@@ -110,7 +110,7 @@ pub(super) fn fs_policy(config: &Config) -> FsPolicy {
     }
 }
 
-/// How the volume is mounted; replies wait in `pipes` where there are some.
+/// The mount's options; replies wait in `pipes` if there are any.
 pub(super) fn mount_options(
     config: &Config,
     overrides: &MountOverrides,

@@ -1,27 +1,25 @@
-//! A volume that is to be served: its configuration, where, and what the mount's options
-//! change.
+//! A volume to serve: its configuration, its mount point, and the mount's options.
 
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 
-/// What may be said about a mount besides the volume's configuration.
+/// Options of a mount besides the volume's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct MountOverrides {
-    /// Honour set-id bits.
+    /// Honor set-id bits.
     pub suid: bool,
-    /// Honour device nodes.
+    /// Honor device nodes.
     pub dev: bool,
-    /// Do not let programs be run.
+    /// Do not let programs on the mount run.
     pub noexec: bool,
-    /// Let nothing be changed, whatever the configuration says.
+    /// Allow no changes, whatever the configuration says.
     pub read_only: bool,
-    /// Let other users in, whatever the configuration says.
+    /// Allow access to other users, whatever the configuration says.
     pub allow_other: bool,
     /// Do not listen on a control socket.
     pub no_control: bool,
-    /// Another process keeps the device: the daemon writes down what the next one has to
-    /// know if this one is killed.
+    /// Another process keeps the device, so the daemon writes a journal for the next one.
     pub is_supervised: bool,
 }
 

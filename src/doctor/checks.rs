@@ -1,13 +1,12 @@
-//! From facts to what holds reads back. Pure.
+//! Turns facts into findings. Pure.
 //!
-//! One [`Check`] is one thing that is looked at: it says whether it applies, is
-//! unknown, or was seen, and then what is wrong with it. A finding's cost is the
-//! share of the reads' rate that it may take, 0 to 1: measured where it comes from
-//! a measurement, else an estimate that is good for putting findings in order and
-//! for nothing more. What costs no rate, but may fail or show what is old, has 0.
+//! One [`Check`] examines one aspect. It says that it does not apply, that its facts are unknown,
+//! or what is wrong. A finding's cost is the share, from 0 to 1, of the read rate that the problem
+//! may take. It is measured if it comes from a measurement. Otherwise it is an estimate, only good
+//! enough to order the findings. A problem that costs no rate, but may cause failures or stale
+//! data, has cost 0.
 //!
-//! Thresholds are constants beside the rules, with where they come from;
-//! docs/DOCTOR.md lists them.
+//! Thresholds are constants beside the rules, with their sources; docs/DOCTOR.md lists them.
 
 use serde::Serialize;
 
@@ -22,22 +21,22 @@ mod remount;
 
 pub use remount::PERSIST_HINT;
 
-/// How a check stands, the worst last.
+/// The result of a check, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
-    /// Looked at, nothing wrong.
+    /// Checked; nothing is wrong.
     Ok,
-    /// It could not be looked at.
+    /// The facts are missing.
     Unknown,
-    /// It costs something, or may.
+    /// A problem that costs something, or may.
     Warn,
-    /// It costs much, or fails.
+    /// A problem that costs much, or causes failures.
     Bad,
 }
 
 impl CheckStatus {
-    /// As it is printed.
+    /// The name in the output.
     pub fn as_str(self) -> &'static str {
         match self {
             CheckStatus::Ok => "ok",
@@ -48,42 +47,43 @@ impl CheckStatus {
     }
 }
 
-/// Something that holds reads back.
+/// A problem that limits the rate of reads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// The check's.
+    /// The id of the check.
     pub id: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub severity: CheckStatus,
-    /// The replicas that it is about; empty for the machine as a whole.
+    /// The affected replicas; empty for the machine as a whole.
     pub replicas: Vec<String>,
-    /// The share of the reads' rate that it may take, 0 to 1.
+    /// The share of the read rate that the problem may take, 0 to 1.
     pub cost: f64,
     /// What is wrong, and why that matters.
     pub text: String,
     /// The remedy: commands, or a key of the volume's file.
     pub remedy: String,
-    /// The part of it that mounts a replica again, as in other findings about that mount.
+    /// The commands in `remedy` that mount a replica again. Findings about one mount share its
+    /// command.
     #[serde(skip)]
     pub mounts: Vec<String>,
 }
 
-/// One check's line in the table.
+/// A check's line in the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CheckResult {
-    /// The check's.
+    /// The id of the check.
     pub id: &'static str,
-    /// The worst that was found.
+    /// The worst severity of its findings.
     pub state: CheckStatus,
-    /// What was looked at.
+    /// What the check examines.
     pub title: &'static str,
-    /// The replicas that the findings are about; empty where there are none, or for the machine.
+    /// The replicas that the findings affect; empty without findings, and for the machine.
     pub replicas: Vec<String>,
-    /// Why it is unknown.
+    /// Why the result is unknown.
     pub note: Option<String>,
 }
 
-/// A rule's finding, before it has its check's id.
+/// A rule's finding, before the check's id is added.
 struct RawFinding {
     status: CheckStatus,
     replicas: Vec<usize>,
@@ -93,11 +93,11 @@ struct RawFinding {
 }
 
 enum CheckOutcome {
-    /// There is nothing of the kind here.
+    /// Nothing on this machine is of the kind that the check examines.
     NotApplicable,
-    /// The facts are missing; why.
+    /// The facts are missing; the reason.
     Unknown(String),
-    /// Looked at.
+    /// Checked; the findings.
     Checked(Vec<RawFinding>),
 }
 
@@ -150,12 +150,12 @@ const CHECKS: &[Check] = &[
     check("measure.together", "rate of all together", rates::together),
 ];
 
-/// What the checks say.
+/// The results of all checks.
 #[derive(Debug)]
 pub struct CheckReport {
     /// The table's rows.
     pub rows: Vec<CheckResult>,
-    /// The findings, in the order of what they cost.
+    /// The findings, the most expensive first.
     pub findings: Vec<Finding>,
 }
 
@@ -186,13 +186,12 @@ pub fn run_checks(facts: &DoctorFacts) -> CheckReport {
         }
         rows.push(row);
     }
-    // Stable: of equals, the check that comes first.
+    // The sort is stable: equal findings keep the order of the checks.
     findings.sort_by(|a, b| b.cost.total_cmp(&a.cost).then_with(|| b.severity.cmp(&a.severity)));
     CheckReport { rows, findings }
 }
 
-/// What fanfs can be expected to gain over the best replica alone, where it was
-/// measured.
+/// The rate of all replicas together divided by the best replica's alone, if both were measured.
 pub fn measured_gain(facts: &DoctorFacts) -> Option<f64> {
     rates::measured_gain(facts)
 }
@@ -213,7 +212,7 @@ fn to_finding(facts: &DoctorFacts, id: &'static str, problem: RawFinding) -> Fin
     }
 }
 
-/// Asks a rule about each NFS replica.
+/// Applies a rule to each NFS replica.
 fn check_nfs_replicas(
     facts: &DoctorFacts,
     rule: impl Fn(usize, &ExaminedReplica, &NfsFacts) -> Option<RawFinding>,
@@ -226,7 +225,7 @@ fn check_nfs_replicas(
     CheckOutcome::Checked(mounts.into_iter().filter_map(|(i, r, nfs)| rule(i, r, nfs)).collect())
 }
 
-/// The part of the volume that one replica is: what one that delivers nothing costs.
+/// One replica's share of the volume: the cost of a replica that delivers nothing.
 fn replica_share(facts: &DoctorFacts) -> f64 {
     1.0 / facts.replicas.len().max(1) as f64
 }

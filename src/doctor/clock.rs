@@ -1,7 +1,7 @@
-//! This machine's clock beside a server's.
+//! Compares this machine's clock with a server's.
 //!
-//! The only place in fanfs that asks for the time of the day: to say that two
-//! clocks differ one has to look at both. Nothing waits by it.
+//! This is the only place in fanfs that reads the wall clock, because a comparison needs both
+//! clocks. No timeout depends on it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,26 +10,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use std::os::unix::fs::MetadataExt as _;
 
-/// Since 1970, by this machine.
+/// This machine's time since 1970.
 pub(super) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// How far a replica's root lies in the future, seconds; `None` where it does not,
-/// which says nothing of the clock.
+/// How far a replica's root is in the future, seconds. `None` if it is not, which says nothing
+/// about the clock.
 pub(super) fn root_time_ahead(root: &Path) -> Option<f64> {
     let stat = std::fs::metadata(root).ok()?;
     let latest = stat.mtime().max(stat.ctime()) as f64;
-    // Whole seconds: the fraction of the time of the day counts as none.
+    // Compares whole seconds: the timestamp's fraction is ignored.
     let ahead = latest - unix_time().as_secs_f64();
     (ahead > 0.0).then_some(ahead)
 }
 
-/// How far the clock that stamps a new file is ahead, seconds. Makes a file in
-/// the replica's root and takes it away again.
+/// How far the clock that stamps new files is ahead, seconds. Creates a file in the replica's root
+/// and removes it.
 ///
 /// # Errors
-/// Where the replica cannot be written.
+/// If the file cannot be created or examined.
 pub(super) fn clock_ahead_by_new_file(root: &Path) -> io::Result<f64> {
     let path = root.join(format!(".fanfs-doctor-{}", std::process::id()));
     let before = unix_time();

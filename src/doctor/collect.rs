@@ -1,4 +1,4 @@
-//! From a configuration to [`DoctorFacts`]: what is examined, and for how long.
+//! Collects [`DoctorFacts`] for a configuration, within time limits.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -17,32 +17,32 @@ use crate::survey::{Observation, ProbeResult, Severity, Survey, survey};
 use crate::timeout::run_with_timeout;
 use crate::volume::ReplicaId;
 
-/// How long the ways to the servers are looked at: two echoes of each of two
-/// sizes and a timestamp, half a second each.
+/// The time limit for probing the paths to the servers: two tries of echoes in two sizes, and a
+/// timestamp, half a second each.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long the kernel may take to list its connections.
+/// The time limit for the kernel's list of connections.
 const CONNECTIONS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a replica may take to stamp a new file.
+/// The time limit for a replica to stamp a new file.
 const CLOCK_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How to examine.
+/// What to examine, and for how long.
 #[derive(Clone, Debug)]
 pub struct DoctorOptions {
-    /// Whether the configuration is a volume's, and not made of bare paths.
+    /// Whether the configuration is a volume's, not made of bare paths.
     pub is_volume: bool,
     /// Mount points of the volume whose keepers have died.
     pub unsupervised: Vec<String>,
     /// How long a replica may take to answer.
     pub timeout: Duration,
-    /// Whether a file may be made on each replica, to see its clock.
+    /// Whether a file may be created on each replica, to learn its clock.
     pub is_write_allowed: bool,
-    /// Read the replicas.
+    /// How to measure the replicas; `None` does not measure.
     pub measure: Option<MeasureOptions>,
 }
 
-/// Looks at everything; calls `say` with what is under way.
+/// Collects all facts; calls `say` with each step's name.
 pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> DoctorFacts {
     say("looking at the replicas");
     let survey = survey(config.survey_request(None), options.timeout);
@@ -75,7 +75,7 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
             .collect();
         facts.measured = Some(measure(&roots, how, &tree, say));
     }
-    // Connections and counters last: what the measurement caused is seen in them.
+    // Last, so that connections and counters include the measurement.
     collect_connections(&mut facts);
     recount_calls(&mut facts, &survey);
     facts
@@ -95,7 +95,7 @@ fn volume_settings(config: &Config) -> VolumeSettings {
     }
 }
 
-/// Mounts of this volume whose daemons do not answer. Bare paths belong to no volume.
+/// The volume's mounts whose daemons are dead or do not answer. Bare paths belong to no volume.
 fn dead_or_silent_mounts(
     table: &MountTable,
     volume: Option<&str>,
@@ -114,8 +114,8 @@ fn dead_or_silent_mounts(
     .collect()
 }
 
-/// What `fanfs check` would not mount, but for replicas that do not answer, which
-/// have a check of their own.
+/// The errors for which `fanfs check` would refuse to mount, except replicas that do not answer,
+/// which have their own check.
 fn config_errors(survey: &Survey) -> Vec<(Vec<usize>, String)> {
     let answers = |id: &ReplicaId| survey.replicas[*id].directory().is_some();
     let errors = survey.findings().into_iter().filter(|f| f.severity == Severity::Error);
@@ -171,7 +171,7 @@ fn examine_replicas(
     config.replicas.iter().zip(survey.replicas.iter()).map(one).collect()
 }
 
-/// Options that mount(8) is not given: the kernel, or mount.nfs, puts them there.
+/// Options that are not passed to mount(8): the kernel or mount.nfs adds them.
 const IMPLICIT_OPTIONS: &[&str] = &[
     "addr",
     "clientaddr",
@@ -183,11 +183,11 @@ const IMPLICIT_OPTIONS: &[&str] = &[
     "seclabel",
 ];
 
-/// Options of a mount, not of its file system, that mount(8) was given: the others are
-/// what the kernel does by itself.
+/// Options of the mount, not of its filesystem, that were passed to mount(8). The kernel adds the
+/// others itself.
 const PER_MOUNT_OPTIONS: &[&str] = &["ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime"];
 
-/// The options of a line that mounts it again as it is.
+/// The options of a command that mounts it again unchanged.
 fn mount_options(mount: &Mount) -> Vec<String> {
     let own = mount.options.to_string_lossy();
     let shared = mount.super_options.to_string_lossy();
@@ -196,7 +196,7 @@ fn mount_options(mount: &Mount) -> Vec<String> {
     let read_only = own.contains(&"ro");
     let shared = shared.split(',').filter(|option| {
         let key = option.split('=').next().unwrap_or_default();
-        // What is mounted read-only here may be writable through another mount.
+        // A filesystem that is mounted read-only here may be writable through another mount.
         let is_said = read_only && matches!(key, "ro" | "rw");
         !is_said && !IMPLICIT_OPTIONS.contains(&key) && *option != "local_lock=none"
     });
@@ -246,7 +246,7 @@ pub(super) fn nfs_facts(mount: &Mount, nfs: &NfsMount, table: &MountTable) -> Nf
     facts
 }
 
-/// nfsiostat's arithmetic.
+/// Computes the counters as nfsiostat does.
 fn count_calls(facts: &mut NfsFacts, stats: &NfsStats) {
     facts.age_s = Some(stats.age.as_secs());
     facts.calls = stats.calls.iter().map(|call| call.calls).sum();
@@ -267,7 +267,7 @@ fn count_calls(facts: &mut NfsFacts, stats: &NfsStats) {
     facts.backlog = (sends > 0).then(|| backlog as f64 / sends as f64);
 }
 
-/// The counters once more.
+/// Reads the counters again.
 fn recount_calls(facts: &mut DoctorFacts, survey: &Survey) {
     let Ok(table) = MountTable::read() else { return };
     for (replica, (_, sight)) in facts.replicas.iter_mut().zip(survey.replicas.iter()) {
@@ -278,11 +278,11 @@ fn recount_calls(facts: &mut DoctorFacts, survey: &Survey) {
     }
 }
 
-/// Groups of replicas, by index, of which reading two gains nothing.
+/// Groups of replicas, by index, where reading more than one of the group gains nothing.
 struct RedundantGroups {
-    /// NFS mounts.
+    /// NFS mounts that share a connection.
     one_connection: Vec<Vec<usize>>,
-    /// Others.
+    /// Other replicas that are on one filesystem.
     one_file_system: Vec<Vec<usize>>,
 }
 
@@ -311,16 +311,16 @@ fn redundant_groups(survey: &Survey) -> RedundantGroups {
     RedundantGroups { one_connection, one_file_system }
 }
 
-/// Whether a mount's `addr=` may be another one's: after trunking detection it is the first
-/// mount's, and the server as it was named has the address of this one. Else the name may
-/// have other addresses beside the one that is mounted.
+/// Whether a mount's `addr=` may belong to another mount. After trunking detection it is the first
+/// mount's address, and the server's name resolves to this mount's own. Otherwise `addr=` is right,
+/// and the name may have further addresses.
 fn is_address_ambiguous(facts: &DoctorFacts, nfs: &NfsFacts) -> bool {
     let mounts = facts.replicas.iter().filter_map(|replica| replica.nfs.as_ref());
     let trunked = |other: &NfsFacts| other.server != nfs.server && other.addr == nfs.addr;
     nfs.addr.is_none() || mounts.into_iter().any(trunked)
 }
 
-/// The routes, all at once, and the interfaces that they use.
+/// Probes all routes at once, and the interfaces that they use.
 fn probe_routes(facts: &mut DoctorFacts, tree: &SystemRoot) {
     let (sender, receiver) = mpsc::channel();
     for (i, replica) in facts.replicas.iter().enumerate() {
@@ -342,7 +342,7 @@ fn probe_routes(facts: &mut DoctorFacts, tree: &SystemRoot) {
             route.echo_ms = echoes.round_trip.map(|time| time.as_secs_f64() * 1e3);
             sender.send((i, route, interface, echoes.clock_ahead_s)).ok()
         };
-        // Without a thread there is no answer, and the facts stay unknown.
+        // If the thread cannot start, the facts stay unknown.
         let _ = std::thread::Builder::new().name("doctor".into()).spawn(look);
     }
     drop(sender);
@@ -358,7 +358,8 @@ fn probe_routes(facts: &mut DoctorFacts, tree: &SystemRoot) {
     facts.interfaces.dedup_by(|a, b| a.name == b.name);
 }
 
-/// The servers' clocks, where ICMP did not tell.
+/// Learns the servers' clocks: from new files if `write` is set, and from the roots' times where
+/// nothing else gave an answer.
 fn measure_clocks(facts: &mut DoctorFacts, survey: &Survey, write: bool) {
     for (replica, (_, sight)) in facts.replicas.iter_mut().zip(survey.replicas.iter()) {
         let Some(root) = sight.directory().map(|directory| directory.canonical.clone()) else {
@@ -407,7 +408,7 @@ mod tests {
         let mut facts = crate::doctor::checks::tests::healthy();
         let nfs = |facts: &DoctorFacts, i: usize| facts.replicas[i].nfs.clone().expect("NFS");
         assert!((0..3).all(|i| !is_address_ambiguous(&facts, &nfs(&facts, i))));
-        // Mounted from one name of several addresses: `addr=` says which.
+        // Mounted by a name that has several addresses: `addr=` says which one.
         for replica in &mut facts.replicas {
             replica.nfs.as_mut().expect("NFS").server = "filer".into();
         }

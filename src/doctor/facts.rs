@@ -1,25 +1,25 @@
-//! Everything that was looked at, as it is printed by `fanfs doctor --json`.
+//! All collected facts, as `fanfs doctor --json` prints them.
 //!
-//! *Invariant:* a fact that could not be had is null, never a default.
+//! *Invariant:* a fact that could not be collected is null, never a default.
 
 use serde::Serialize;
 
-/// What was found, before it is judged.
+/// The facts, before any check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DoctorFacts {
-    /// The volume's name; null where bare paths were given.
+    /// The volume's name; null for bare paths.
     pub volume: Option<String>,
-    /// What the volume's file says, or its defaults.
+    /// The volume's settings, or the defaults.
     pub settings: VolumeSettings,
     /// This machine.
     pub machine: MachineFacts,
     /// The interfaces that the replicas' routes use.
     pub interfaces: Vec<NetworkInterface>,
-    /// The replicas, in the order in which they were given.
+    /// The replicas, in the order of the command line or the configuration.
     pub replicas: Vec<ExaminedReplica>,
-    /// Groups of NFS replicas, by index, that send over one connection.
+    /// Groups of NFS replicas, by index, that share one connection.
     pub one_connection: Vec<Vec<usize>>,
-    /// Groups of other replicas, by index, that are one file system.
+    /// Groups of other replicas, by index, that are on one filesystem.
     pub one_file_system: Vec<Vec<usize>>,
     /// Errors of `fanfs check`: the replicas, by index, and the text.
     pub refused: Vec<(Vec<usize>, String)>,
@@ -28,11 +28,11 @@ pub struct DoctorFacts {
     pub unserved: Vec<(String, &'static str)>,
     /// Mount points of this volume whose keepers have died.
     pub unkept: Vec<String>,
-    /// What reading them gave; null without `--measure`.
+    /// The measured rates; null without `--measure`.
     pub measured: Option<MeasuredRates>,
 }
 
-/// The keys of the volume's file that matter here.
+/// The configuration keys that the checks use.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VolumeSettings {
     /// `[read] segment_size`, bytes.
@@ -62,24 +62,24 @@ pub struct MachineFacts {
     pub kernel: Option<String>,
     /// Whether this process is root.
     pub root: bool,
-    /// Whether `/dev/fuse` is there.
+    /// Whether `/dev/fuse` exists.
     pub fuse_device: bool,
-    /// Whether `fusermount3` is in `UTAB_PATH`.
+    /// Whether `fusermount3` is in `PATH`.
     pub fusermount3: bool,
     /// Whether `/etc/fuse.conf` has `user_allow_other`.
     pub user_allow_other: bool,
     /// `fs.fuse.max_pages_limit` (Linux 6.13), pages.
     pub fuse_max_pages: Option<u64>,
-    /// `max_user_bgreq` of the module fuse: most background requests of a mount
-    /// that is not root's.
+    /// `max_user_bgreq` of the module fuse: the most background requests of a mount by an ordinary
+    /// user.
     pub fuse_max_user_background: Option<u64>,
-    /// The hard limit of open files; null: none.
+    /// The hard limit of open files; null if there is none.
     pub open_files: Option<u64>,
-    /// `net.ipv4.tcp_rmem`, the largest, bytes.
+    /// The largest value of `net.ipv4.tcp_rmem`, bytes.
     pub tcp_receive_buffer: Option<u64>,
-    /// A page, bytes.
+    /// The page size, bytes.
     pub page: u64,
-    /// Whether the kernel could be asked about its TCP connections to NFS servers.
+    /// Whether the kernel listed its TCP connections to NFS servers.
     #[serde(rename = "ss")]
     pub lists_connections: bool,
 }
@@ -87,13 +87,13 @@ pub struct MachineFacts {
 /// A network interface.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NetworkInterface {
-    /// `eth0`.
+    /// The name, such as `eth0`.
     pub name: String,
-    /// Mbit/s; null where the driver does not say.
+    /// Mbit/s; null if the driver does not report it.
     pub speed_mbit: Option<u64>,
-    /// Largest packet, bytes.
+    /// The MTU, bytes.
     pub mtu: Option<u64>,
-    /// Whether the speed is a driver's word for a device that has none (veth, bridge, tun).
+    /// Whether the driver made the speed up, because the device has none (veth, bridge, tun).
     pub is_virtual: bool,
 }
 
@@ -102,30 +102,29 @@ pub struct NetworkInterface {
 pub struct ExaminedReplica {
     /// Its name.
     pub name: String,
-    /// Its path, as given.
+    /// Its path, as configured.
     pub path: String,
-    /// Where the file system that it lies in is mounted.
+    /// The mount point of its filesystem.
     pub mount_point: Option<String>,
-    /// Whether it is a mount point itself, or on a network file system; false where it did not
-    /// answer.
+    /// Whether it is itself a mount point, or on a network filesystem. False if it did not answer.
     pub is_mounted: bool,
     /// `ok`, `absent`, `not-a-directory`, `failed` or `silent`.
     pub state: &'static str,
-    /// The system's words where it is `failed`.
+    /// The system's error message if the state is `failed`.
     pub failure: Option<String>,
-    /// The file system's type.
+    /// The filesystem type.
     pub fs_type: Option<String>,
     /// The device, or `SERVER:/path`.
     pub source: Option<String>,
     /// `major:minor`.
     pub device: Option<String>,
-    /// Whether fanfs reads it through its page cache.
+    /// Whether fanfs reads it through the page cache.
     pub page_cache: bool,
     /// The kernel's readahead for it, KiB.
     pub read_ahead_kib: Option<u64>,
     /// For NFS, the mount.
     pub nfs: Option<NfsFacts>,
-    /// For NFS, the way to the server.
+    /// For NFS, the path to the server.
     pub route: Option<ServerRoute>,
     /// Its TCP connections; null where they cannot be seen.
     pub connections: Option<Vec<TcpConnection>>,
@@ -136,25 +135,25 @@ pub struct ExaminedReplica {
 /// An NFS mount.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NfsFacts {
-    /// The server as named to mount(8).
+    /// The server as it was named to mount(8).
     pub server: String,
-    /// The address that its calls go to.
+    /// The address that calls are sent to.
     pub addr: Option<String>,
-    /// Its port.
+    /// The server's port.
     pub port: u16,
-    /// `4.2`.
+    /// The protocol version, such as `4.2`.
     pub version: Option<String>,
     /// `tcp`, `udp`, `rdma`.
     pub proto: Option<String>,
-    /// Most bytes of one READ.
+    /// The most bytes of one READ.
     pub rsize: Option<u64>,
-    /// Most bytes of one WRITE.
+    /// The most bytes of one WRITE.
     pub wsize: Option<u64>,
     /// The largest rsize of this machine's mounts of the same server.
     pub rsize_of_server: Option<u64>,
     /// `hard`, `soft` or `softerr`.
     pub recovery: &'static str,
-    /// After how long a call fails, seconds; null: never.
+    /// The time after which a call fails, seconds; null if it never does.
     pub fails_after_s: Option<f64>,
     /// Mounted `sync`.
     pub sync: bool,
@@ -168,57 +167,57 @@ pub struct NfsFacts {
     pub nconnect: u64,
     /// `max_connect`.
     pub max_connect: u64,
-    /// The options of a line that mounts it again as it is.
+    /// The options of a command that mounts it again unchanged.
     pub options: Vec<String>,
-    /// Since when the kernel has counted, seconds; null without mountstats.
+    /// How long the kernel has been counting, seconds; null without mountstats.
     pub age_s: Option<u64>,
-    /// Calls of all kinds.
+    /// The number of calls of all kinds.
     pub calls: u64,
-    /// Times that calls were sent again.
+    /// The number of retransmitted calls.
     pub retransmits: u64,
-    /// Times that the server was given up for a while.
+    /// The number of major timeouts: a call had no reply after all its retransmissions.
     pub timeouts: u64,
-    /// READs.
+    /// READ calls.
     pub reads: Option<ReadCallStats>,
-    /// Calls that waited for a slot, on average at each send.
+    /// The mean number of calls that were waiting for a slot at each send.
     pub backlog: Option<f64>,
 }
 
-/// READs since the mount was made.
+/// READs since the mount.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReadCallStats {
-    /// How many.
+    /// The number of READs.
     pub calls: u64,
-    /// Bytes received a call.
+    /// Bytes received per READ.
     pub bytes_each: u64,
-    /// Mean time that one waited to be sent, ms.
+    /// The mean time that a READ waited to be sent, ms.
     pub queue_ms: f64,
-    /// Mean time from sending to the answer, ms.
+    /// The mean time from sending to the reply, ms.
     pub round_trip_ms: f64,
-    /// Mean time from call to end, ms.
+    /// The mean time from call to completion, ms.
     pub whole_ms: f64,
 }
 
-/// The way to a replica's server.
+/// The path to a replica's server.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ServerRoute {
     /// The server's address.
     pub to: String,
-    /// This machine's address.
+    /// This machine's address on that path.
     pub from: String,
     /// The interface that has it.
     pub interface: Option<String>,
-    /// What the kernel believes to be the path's MTU, bytes.
+    /// The path's MTU according to the kernel, bytes.
     pub mtu: Option<u64>,
-    /// Whether a small echo came back; null where echoes may not be sent.
+    /// Whether a small echo was answered; null if this process may not send echoes.
     pub small_echo: Option<bool>,
-    /// Whether one of the interface's MTU did, which may not be divided.
+    /// Whether an echo of the interface's MTU was answered, with fragmentation forbidden.
     pub large_echo: Option<bool>,
-    /// The small echo's time, ms.
+    /// The small echo's round-trip time, ms.
     pub echo_ms: Option<f64>,
 }
 
-/// A TCP connection, as the kernel shows it (`struct tcp_info`).
+/// A TCP connection, as the kernel reports it (`struct tcp_info`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TcpConnection {
     /// This machine's port.
@@ -227,42 +226,42 @@ pub struct TcpConnection {
     pub server: String,
     /// Segments with data received.
     pub segments_in: u64,
-    /// Of those, how many came out of order, as all behind a lost one do.
+    /// How many of those came out of order, as all segments behind a lost one do.
     pub out_of_order: u64,
     /// Segments with data sent.
     pub segments_out: u64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
     /// Bytes received.
     pub bytes_in: u64,
-    /// Round trip, smallest seen, ms.
+    /// The smallest round-trip time, ms.
     pub min_rtt_ms: Option<f64>,
-    /// Round trip, smoothed, ms.
+    /// The smoothed round-trip time, ms.
     pub rtt_ms: Option<f64>,
-    /// Largest segment that may be sent, bytes.
+    /// The largest segment that may be sent, bytes.
     pub mss: Option<u64>,
-    /// Largest segment that this machine asks for, bytes.
+    /// The largest segment that this machine advertises, bytes.
     pub advertised_mss: Option<u64>,
-    /// Size of the segments that came, bytes.
+    /// The size of the segments that arrive, bytes.
     pub received_mss: Option<u64>,
 }
 
-/// What reading the replicas gave.
+/// The measured rates of the replicas.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MeasuredRates {
     /// The file, relative to the replicas' roots.
     pub file: String,
     /// Its size, bytes.
     pub size: u64,
-    /// How long each step was to take, seconds.
+    /// The time limit of each step, seconds.
     pub seconds: f64,
-    /// Each replica alone, in their order.
+    /// The rate of each replica alone, in the order of the replicas.
     pub alone: Vec<RateMeasurement>,
-    /// All at once.
+    /// The rate of all at once.
     pub together: RateMeasurement,
-    /// The part of this machine's processor time that was idle then, 0 to 1.
+    /// The idle share of this machine's CPU time during that step, 0 to 1.
     pub idle: Option<f64>,
-    /// Why nothing was measured, where that is so.
+    /// Why nothing was measured.
     pub failed: Option<String>,
 }
 
@@ -271,15 +270,15 @@ pub struct MeasuredRates {
 pub struct RateMeasurement {
     /// Bytes read.
     pub bytes: u64,
-    /// In what time, seconds.
+    /// The time in which they were read, seconds.
     pub seconds: f64,
-    /// Bytes a second; null where too little was read to tell.
+    /// Bytes per second; null if too little was read to tell.
     pub rate: Option<f64>,
-    /// Median time of a read of 4 KiB, ms.
+    /// The median latency of reads of 4 KiB, ms.
     pub latency_ms: Option<f64>,
     /// Whether the file was read past the page cache.
     pub direct: bool,
-    /// Whether nothing came back in the time.
+    /// Whether nothing was delivered in the time.
     pub silent: bool,
     /// The first error.
     pub error: Option<String>,

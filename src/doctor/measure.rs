@@ -1,13 +1,12 @@
-//! What the replicas deliver: each alone, then all at once, past the page cache.
+//! Measures the replicas' rates: each alone, then all at once, past the page cache.
 //!
-//! In go the replicas' roots; out comes a [`MeasuredRates`]. One file that all of them
-//! have is read in segments, some at a time. Each replica alone reads a part of
-//! the file of its own, all together read the second half, taking the next segment
-//! whenever they are free, as fanfs would: no part is read twice, so that a cache
-//! that the replicas share (a server's) does not answer for a disk.
+//! The input is the replicas' roots; the output is a [`MeasuredRates`]. All replicas must have the
+//! same file. It is read in segments, several at a time. Each replica alone reads its own part of
+//! the first half. All together read the second half; each takes the next segment when it is free,
+//! as in fanfs. No part is read twice, so a shared cache (a server's) does not replace a disk.
 //!
-//! *Invariant:* a step ends at its time. Threads that hang in a replica are left
-//! behind; what they would have brought does not count.
+//! *Invariant:* a step ends at its time limit. Threads that hang in a replica are abandoned; what
+//! they deliver later does not count.
 
 use std::fs::File;
 use std::io;
@@ -24,45 +23,46 @@ use super::machine::SystemRoot;
 use crate::survey::sample;
 use crate::timeout::run_with_timeout;
 
-/// How long a step takes: 3 s of 10 Gbit/s are 3.5 GiB, and of a slow 10 MiB/s 30
-/// segments; a mean over them is good to a few per cent.
+/// The time limit of a step. In 3 s, 10 Gbit/s deliver 3.5 GiB, and a slow 10 MiB/s 30 segments. A
+/// mean over 30 segments is good to a few percent.
 pub const DEFAULT_SECONDS: f64 = 3.0;
 
 /// One read, bytes: fanfs's default segment.
 const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Reads at a time on each replica: what fanfs's scheduler keeps in flight at least.
+/// Reads in flight on each replica: the least that fanfs's scheduler keeps in flight.
 const IN_FLIGHT: usize = 4;
 
-/// A step that took less says nothing about a rate: a file that is too small. Few
-/// bytes in a longer time do, of a slow replica.
+/// A shorter step gives no rate, because the file was too small. A slow replica's few bytes in a
+/// longer time do.
 const MIN_RATE_DURATION: Duration = Duration::from_millis(100);
 
-/// With reads under way that are late by so much, and by as long again as all before took,
-/// a replica has stopped: they count then. A block that is slow to come does not.
+/// A replica with reads in flight has stalled if its last segment is longer ago than this, and
+/// longer ago than the time before it. The silent time then counts. A single late segment does not.
 const STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Small reads whose median is a replica's latency, and the time for all of them.
+/// The number of small reads whose median is a replica's latency; `LATENCY_TIMEOUT` limits the time
+/// of all.
 const LATENCY_READS: u64 = 16;
 const LATENCY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// For how long a file is looked for.
+/// The time limit of the search for a file.
 const FILE_SEARCH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A buffer for O_DIRECT begins at a multiple of this; see PERFORMANCE-io.md.
+/// The alignment of O_DIRECT buffers, bytes; see benches/results/replica-reads.md.
 const DIRECT_IO_ALIGN: usize = 4096;
 
 /// How to measure.
 #[derive(Clone, Debug)]
 pub struct MeasureOptions {
-    /// The file, relative to the replicas' roots; `None`: the one with the most data that is
+    /// The file, relative to the replicas' roots. `None` takes the file with the most data that is
     /// found.
     pub file: Option<PathBuf>,
-    /// How long each step takes.
+    /// The time limit of each step.
     pub step_duration: Duration,
 }
 
-/// Measures the replicas that are `Some`; calls `say` with what is under way.
+/// Measures the replicas that are `Some`; calls `say` with each step's name.
 pub(super) fn measure(
     roots: &[Option<PathBuf>],
     options: &MeasureOptions,
@@ -117,15 +117,15 @@ pub(super) fn measure(
     MeasuredRates { file, size, seconds, alone, together: sum_rates(&each), idle, failed: None }
 }
 
-/// What replicas that read at the same time delivered.
+/// The sum of the rates of replicas that read at the same time.
 fn sum_rates(each: &[RateMeasurement]) -> RateMeasurement {
     let bytes = each.iter().map(|sample| sample.bytes).sum();
     let seconds = each.iter().map(|sample| sample.seconds).fold(0.0, f64::max);
     RateMeasurement {
         bytes,
         seconds,
-        // Of each until its last segment: what was in flight when the time was over
-        // counts for none, neither alone nor here.
+        // Each rate covers the time until the replica's last segment. Segments in flight at the end
+        // count neither alone nor here.
         rate: each.iter().filter_map(|sample| sample.rate).reduce(|a, b| a + b),
         direct: each.iter().all(|sample| sample.direct),
         error: each.iter().find_map(|sample| sample.error.clone()),
@@ -137,7 +137,7 @@ fn rate_if_long_enough(bytes: u64, seconds: f64) -> Option<f64> {
     (bytes > 0 && seconds >= MIN_RATE_DURATION.as_secs_f64()).then(|| bytes as f64 / seconds)
 }
 
-/// Segments of the file that each step reads: one after the other, none twice.
+/// The segments that each step reads; no segment is read twice.
 #[derive(Clone, Copy)]
 struct SegmentPlan {
     segment_count: u64,
@@ -160,7 +160,7 @@ impl SegmentPlan {
     }
 }
 
-/// What the threads of a step share.
+/// State that the threads of a step share.
 struct MeasureStep {
     next_segment: AtomicU64,
     end_segment: u64,
@@ -168,11 +168,11 @@ struct MeasureStep {
     started_at: Instant,
 }
 
-/// One replica's part in a step.
+/// One replica's progress in a step.
 #[derive(Default)]
 struct StepProgress {
     bytes: AtomicU64,
-    /// Nanoseconds from the start to the last segment.
+    /// The time from the start to the arrival of the last segment, nanoseconds.
     last_segment_ns: AtomicU64,
     working_threads: AtomicUsize,
     is_direct: AtomicBool,
@@ -180,7 +180,7 @@ struct StepProgress {
 }
 
 impl MeasureStep {
-    /// Reads segments of the files at `places`, until they or the time are over.
+    /// Reads segments of the files at `places` until the segments or the time run out.
     fn run(
         places: &[&PathBuf],
         segments: std::ops::Range<u64>,
@@ -218,7 +218,7 @@ impl MeasureStep {
         step.stop.store(true, Relaxed);
         let elapsed = step.started_at.elapsed();
         let samples = parts.iter().map(|part| part.measurement(elapsed)).collect();
-        // What is still under way would be in the next step's way.
+        // Reads still in flight would disturb the next step.
         let until = Instant::now() + time.min(Duration::from_secs(2));
         while busy() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
@@ -226,8 +226,8 @@ impl MeasureStep {
         samples
     }
 
-    /// Whether all segments are given out: of several replicas the slowest would
-    /// be waited for alone.
+    /// Whether all segments are assigned. With several replicas the step then ends, because
+    /// otherwise it would wait only for the slowest.
     fn is_exhausted(&self, replicas: usize) -> bool {
         replicas > 1 && self.next_segment.load(Relaxed) >= self.end_segment
     }
@@ -254,14 +254,14 @@ impl MeasureStep {
     }
 }
 
-/// The time that a rate is taken over: until the last segment, unless nothing came any more.
+/// The time over which a rate is computed: until the last segment, unless the replica stalled.
 fn rate_duration(last: Duration, elapsed: Duration, is_working: bool) -> Duration {
     let late = elapsed.saturating_sub(last);
     if is_working && late > last && late > STALL_TIMEOUT { elapsed } else { last }
 }
 
 impl StepProgress {
-    /// What was done in the time that the step took.
+    /// The result, if the step took `elapsed`.
     fn measurement(&self, elapsed: Duration) -> RateMeasurement {
         let bytes = self.bytes.load(Relaxed);
         let last = Duration::from_nanos(self.last_segment_ns.load(Relaxed));
@@ -280,7 +280,7 @@ impl StepProgress {
     }
 }
 
-/// A file that is read past the page cache, where its file system can do that.
+/// A file that is read past the page cache, if its filesystem supports that.
 struct SegmentFile {
     file: File,
     is_direct: bool,
@@ -309,7 +309,7 @@ impl SegmentFile {
         let range = shift..shift + SEGMENT_BYTES as usize;
         if self.is_direct {
             match self.file.read_at(&mut self.buffer[range.clone()], at) {
-                // Some say so only now.
+                // Some filesystems accept O_DIRECT at open and reject it here.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.file = open_file(&self.path, OFlags::empty())?;
                     self.is_direct = false;
@@ -330,7 +330,7 @@ fn open_file(place: &Path, more: OFlags) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(place, flags, rustix::fs::Mode::empty())?))
 }
 
-/// The median of small reads spread over the segments, ms.
+/// The median latency of small reads spread over the segments, ms.
 fn measure_latency(place: &Path, segments: std::ops::Range<u64>) -> Option<f64> {
     let place = place.to_owned();
     let times = run_with_timeout(LATENCY_TIMEOUT, move || {
@@ -364,7 +364,7 @@ impl SegmentFile {
     }
 }
 
-/// The file that is read.
+/// The file to read.
 struct TestFile {
     /// Relative to the replicas' roots.
     path: PathBuf,
@@ -413,7 +413,8 @@ mod tests {
         let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
         assert_eq!((measured.file.as_str(), measured.size), ("d/large", 40 << 20));
         assert_eq!(measured.failed, None);
-        // A third of half of it each, and of the other half what was counted in time.
+        // Alone, each replica reads a third of the first half. Together, they read as much of the
+        // second half as they complete in time.
         let bytes: Vec<u64> = measured.alone.iter().map(|sample| sample.bytes >> 20).collect();
         assert_eq!(bytes, [6, 0, 6]);
         assert!(measured.alone[0].latency_ms.is_some());
@@ -436,11 +437,11 @@ mod tests {
     #[test]
     fn who_delivers_a_little_and_stops_is_slow() {
         let ms = Duration::from_millis;
-        // The last segment 50 ms after the start, then none for the rest of 3 s.
+        // The last segment arrives 50 ms after the start; then none for the rest of 3 s.
         assert_eq!(rate_duration(ms(50), ms(3000), true), ms(3000));
         assert_eq!(rate_duration(ms(50), ms(3000), false), ms(50), "the end of the file");
         assert_eq!(rate_duration(ms(2900), ms(3000), true), ms(2900));
-        // A slow one: a segment a second.
+        // A slow replica: one segment per second.
         assert_eq!(rate_duration(ms(2000), ms(3000), true), ms(2000));
         assert_eq!(rate_duration(ms(100), ms(500), true), ms(100), "a short step");
     }

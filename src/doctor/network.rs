@@ -1,12 +1,11 @@
-//! The way to a server: which interface, what MTU, do packets of that size get
-//! there, and what time is it there.
+//! Probes the path to a server: the interface, the MTU, whether packets of that size arrive, and
+//! the server's clock.
 //!
-//! The route is the kernel's own answer: a UDP socket that is connected sends
-//! nothing and knows its address and the path's MTU. Whether a packet of the
-//! interface's MTU gets through is tried by ICMP echoes that may not be divided:
-//! a switch in between that takes less drops them without a word, where Path MTU
-//! Discovery is filtered. A small echo is the control: where that is not answered
-//! either nothing is known. Clocks are compared by ICMP's timestamps (RFC 792).
+//! The route is the kernel's own answer: connecting a UDP socket sends nothing, but gives the local
+//! address and the path's MTU. ICMP echoes with fragmentation forbidden show whether packets of the
+//! interface's MTU arrive. If Path MTU Discovery is filtered, a switch with a smaller MTU drops
+//! them silently. A small echo is the control: if it is not answered either, nothing is known.
+//! Clocks are compared by ICMP timestamps (RFC 792).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -21,16 +20,16 @@ use rustix::net::{
 use super::clock;
 use super::facts::ServerRoute;
 
-/// How long an echo is waited for; a path across continents takes 0.3 s.
+/// How long to wait for an echo; a path between continents takes 0.3 s.
 const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Tries for each size, as a lost packet is no small MTU.
+/// Tries for each size, because a single loss does not prove a small MTU.
 const TRIES_PER_SIZE: u16 = 2;
 
-/// What IPv4's and ICMP's headers take of a packet, bytes.
+/// The headers of IPv4 and ICMP, bytes.
 const IP_ICMP_HEADER_BYTES: u64 = 28;
 
-/// The way to `to`, without asking anybody; `None` where there is none.
+/// The kernel's route to `to`, without sending a packet; `None` if there is none.
 pub(super) fn find_route(to: SocketAddr) -> Option<ServerRoute> {
     let any: SocketAddr =
         if to.is_ipv4() { "0.0.0.0:0".parse().ok()? } else { "[::]:0".parse().ok()? };
@@ -47,7 +46,7 @@ pub(super) fn find_route(to: SocketAddr) -> Option<ServerRoute> {
     })
 }
 
-/// The interface that has an address.
+/// The interface that has this address.
 fn interface_with_address(address: IpAddr) -> Option<String> {
     let mut all = nix::ifaddrs::getifaddrs().ok()?;
     let has = |one: &nix::ifaddrs::InterfaceAddress| {
@@ -58,7 +57,7 @@ fn interface_with_address(address: IpAddr) -> Option<String> {
     all.find(|one| has(one) == Some(address)).map(|one| one.interface_name)
 }
 
-/// What echoes showed.
+/// The results of the echoes.
 #[derive(Default)]
 pub(super) struct EchoResults {
     pub(super) is_small_answered: Option<bool>,
@@ -67,8 +66,8 @@ pub(super) struct EchoResults {
     pub(super) clock_ahead_s: Option<f64>,
 }
 
-/// Sends echoes, small ones and such of `mtu` bytes, and asks for the time.
-/// Nothing is known where this process may not send them, and of IPv6.
+/// Sends small echoes and echoes of `mtu` bytes, and asks for the server's time. The results are
+/// unknown for IPv6, and if this process may not send ICMP.
 pub(super) fn send_echoes(to: IpAddr, mtu: Option<u64>) -> EchoResults {
     let IpAddr::V4(to) = to else { return EchoResults::default() };
     let Ok(icmp) = IcmpSocket::open(to) else { return EchoResults::default() };
@@ -77,7 +76,7 @@ pub(super) fn send_echoes(to: IpAddr, mtu: Option<u64>) -> EchoResults {
     echoes.is_small_answered = Some(small.is_some());
     echoes.round_trip = small;
     if small.is_some() {
-        // The loopback's 65536 is more than a packet can have.
+        // The loopback's MTU of 65536 exceeds the largest packet.
         let body = mtu.map(|mtu| mtu.min(65_535).saturating_sub(IP_ICMP_HEADER_BYTES) as usize);
         echoes.is_large_answered = body.map(|body| icmp.echo(body).is_some());
         echoes.clock_ahead_s = icmp.measure_clock_ahead();
@@ -100,19 +99,19 @@ impl IcmpSocket {
     fn open(to: Ipv4Addr) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
-        // Do not divide, and do not go by what is believed of the path.
+        // Forbid fragmentation, and ignore the kernel's cached path MTU.
         sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::PROBE)?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ECHO_TIMEOUT / 5))?;
-        // The kernel passes on answers from there alone.
+        // The kernel then passes on only packets from that address.
         connect(&socket, &SocketAddrV4::new(to, 0))?;
-        // One number for each asker: replicas are asked at the same time.
+        // The id depends on the address, because replicas are probed at the same time.
         let id = (std::process::id() as u16).rotate_left(3)
             ^ u16::from(to.octets()[2]) << 8
             ^ u16::from(to.octets()[3]);
         Ok(Self { socket, id })
     }
 
-    /// The time until an echo with so many bytes was back.
+    /// The round-trip time of an echo with a body of this length.
     fn echo(&self, body: usize) -> Option<Duration> {
         (0..TRIES_PER_SIZE).find_map(|seq| {
             let sent = Instant::now();
@@ -120,7 +119,7 @@ impl IcmpSocket {
         })
     }
 
-    /// How far the other's clock is ahead, seconds.
+    /// How far the server's clock is ahead, seconds.
     fn measure_clock_ahead(&self) -> Option<f64> {
         let sent = millis_since_midnight();
         let mut body = [0_u8; 12];
@@ -129,14 +128,15 @@ impl IcmpSocket {
         clock_ahead_from_timestamps(sent, reply.get(8..20)?, millis_since_midnight())
     }
 
-    /// Sends a message and returns the one that answers it.
+    /// Sends a message and returns its reply.
     fn request(&self, kind: u8, seq: u16, body: &[u8], wanted: u8) -> Option<Vec<u8>> {
         let message = icmp_message(kind, self.id, seq, body);
         send(&self.socket, &message, SendFlags::empty()).ok()?;
         let until = Instant::now() + ECHO_TIMEOUT;
         let mut buffer = vec![0_u8; 65_536];
         while Instant::now() < until {
-            // Every ICMP message from there comes here, also what others have asked for.
+            // The socket receives every ICMP message from that address, including replies to
+            // others.
             let Ok((n, _)) = recv(&self.socket, &mut buffer[..], RecvFlags::empty()) else {
                 continue;
             };
@@ -172,25 +172,25 @@ fn icmp_payload(packet: &[u8]) -> Option<&[u8]> {
     packet.get(header..).filter(|message| message.len() >= 8)
 }
 
-/// Whether `reply` is of the kind that is wanted, and of the number, sequence and length
-/// that `asked` has: an echo brings all back, and a timestamp is as long either way.
+/// Whether `reply` has the expected type, and the id, sequence number and length of `asked`. An
+/// echo reply returns the whole body, and a timestamp reply has the request's length.
 fn is_reply_to(reply: &[u8], wanted: u8, asked: &[u8]) -> bool {
     reply[0] == wanted && reply[4..8] == asked[4..8] && reply.len() == asked.len()
 }
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Milliseconds since midnight, universal time.
+/// Milliseconds since midnight UTC.
 fn millis_since_midnight() -> u32 {
     (clock::unix_time().as_millis() % DAY_MS as u128) as u32
 }
 
-/// From the three times of a timestamp's answer (RFC 792), as NTP has it; seconds.
+/// The clock difference from a timestamp reply (RFC 792), computed as in NTP; seconds.
 fn clock_ahead_from_timestamps(sent: u32, times: &[u8], back: u32) -> Option<f64> {
     let time = |at: usize| Some(u32::from_be_bytes(times.get(at..at + 4)?.try_into().ok()?));
     let received = time(4)?;
     let transmitted = time(8)?;
-    // The highest bit says that these are no milliseconds since midnight.
+    // The highest bit means that the value is not in milliseconds since midnight.
     if (received | transmitted) >> 31 != 0 {
         return None;
     }
@@ -235,7 +235,7 @@ mod tests {
             bytes[8..].copy_from_slice(&sent.to_be_bytes());
             bytes
         };
-        // Sent at 1000, back at 1020; the other is 5 s ahead and in the middle.
+        // Sent at 1000, received at 1020; the other clock is 5 s ahead, and it answered midway.
         assert_eq!(clock_ahead_from_timestamps(1000, &times(6010, 6010), 1020), Some(5.0));
         assert_eq!(clock_ahead_from_timestamps(1000, &times(1010, 1010), 1020), Some(0.0));
         // Across midnight.
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!((route.from.as_str(), route.interface.as_deref()), ("127.0.0.1", Some("lo")));
         assert!(route.mtu.expect("an MTU") > 1000);
         let echoes = send_echoes(IpAddr::V4(Ipv4Addr::LOCALHOST), Some(1500));
-        // As root, unless this machine does not answer: then nothing is claimed.
+        // This needs root. If the machine does not answer, the test checks nothing.
         if echoes.is_small_answered == Some(true) {
             assert_eq!(echoes.is_large_answered, Some(true));
             assert!(echoes.clock_ahead_s.is_none_or(|ahead| ahead.abs() < 1.0));

@@ -1,11 +1,10 @@
-//! The kernel's own TCP connections to NFS servers, by sock_diag(7).
+//! Lists the kernel's TCP connections to NFS servers, by sock_diag(7).
 //!
-//! Loss does not show in mountstats: over TCP the RPC layer sends nothing again.
-//! Nor in `tcpi_total_retrans` for reads: their bytes come in, so it is the
-//! server that sends again. What this end sees is that segments come out of order
-//! behind a gap (`tcpi_rcv_ooopack`, Linux 5.4); with 3 % loss in the lab 4.5 % of
-//! the data segments did, without loss none. /proc/net/tcp has only what is being
-//! sent again at the moment.
+//! mountstats does not show loss: over TCP, the RPC layer retransmits nothing. For reads,
+//! `tcpi_total_retrans` does not show it either: the data comes in, so the server retransmits. This
+//! end sees segments that come out of order behind a gap (`tcpi_rcv_ooopack`, Linux 5.4). In the
+//! lab, with 3 % loss 4.5 % of the data segments did, and without loss none. /proc/net/tcp shows
+//! only the retransmissions of the moment.
 
 use std::io;
 use std::net::IpAddr;
@@ -27,7 +26,7 @@ use super::facts::TcpConnection;
 /// The established connections to a server's `port`.
 ///
 /// # Errors
-/// Where the kernel does not answer such questions (without its module tcp_diag).
+/// If the kernel cannot list connections (without its module tcp_diag).
 pub(super) fn connections_to_port(port: u16) -> io::Result<Vec<TcpConnection>> {
     let mut found = dump_connections(AF_INET, port)?;
     // A machine may have no IPv6.
@@ -54,7 +53,7 @@ fn dump_connections(family: u8, port: u16) -> io::Result<Vec<TcpConnection>> {
                             .filter(|_| response.header.socket_id.destination_port == port),
                     );
                 }
-                // A dump that fails ends with an error's number, negated.
+                // A failed dump ends with a negated error number.
                 NetlinkPayload::Done(end) if end.code != 0 => {
                     return Err(io::Error::from_raw_os_error(end.code.saturating_abs()));
                 }
@@ -62,14 +61,14 @@ fn dump_connections(family: u8, port: u16) -> io::Result<Vec<TcpConnection>> {
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
                 _ => {}
             }
-            // Messages begin at multiples of four bytes.
+            // Messages are aligned to four bytes.
             let length = message.header.length.next_multiple_of(4) as usize;
             rest = rest.get(length.max(4)..).unwrap_or_default();
         }
     }
 }
 
-/// Asks for all established connections to `port`.
+/// The request for all established connections to `port`.
 fn dump_request(family: u8, port: u16) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | NLM_F_DUMP;
@@ -116,7 +115,7 @@ fn from_tcp_info(port: u16, server: IpAddr, info: &TcpInfo) -> TcpConnection {
     }
 }
 
-/// An IPv4 address that an IPv6 socket uses is an IPv4 address.
+/// Turns an IPv4-mapped IPv6 address into the IPv4 address.
 pub(super) fn canonical_address(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
@@ -130,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// `struct tcp_info` of linux/tcp.h, with these figures at their offsets.
+    /// A `struct tcp_info` of linux/tcp.h, with these values at their offsets.
     fn tcp_info(figures: &[(usize, u64)]) -> TcpInfo {
         const INET_DIAG_INFO: u16 = 2;
         let mut attribute = vec![0; 4 + 232];
@@ -138,7 +137,7 @@ mod tests {
         attribute[2..4].copy_from_slice(&INET_DIAG_INFO.to_ne_bytes());
         for (offset, figure) in figures {
             let at = 4 + offset;
-            // All but `bytes_received` have four bytes.
+            // All fields here have four bytes, except `bytes_received`.
             if *offset == 128 {
                 attribute[at..at + 8].copy_from_slice(&figure.to_ne_bytes());
             } else {
@@ -151,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Linux 6.1, an NFS mount whose server's packets were lost, 3 % of them.
+    /// Values from Linux 6.1: an NFS mount with 3 % loss of the server's packets.
     #[test]
     fn the_kernel_says_what_came_out_of_order() {
         let info = tcp_info(&[
@@ -201,7 +200,7 @@ mod tests {
         let (mut server, _) = listener.accept().expect("a connection");
         server.write_all(&[7; 1000]).expect("sent");
         client.read_exact(&mut [0; 1000]).expect("received");
-        // Some containers' kernels have no tcp_diag: then nothing is claimed.
+        // Some containers' kernels have no tcp_diag: the test then checks nothing.
         let Ok(connections) = connections_to_port(address.port()) else { return };
         let [connection] = &connections[..] else { panic!("{connections:?}") };
         assert_eq!(connection.port, client.local_addr().expect("an address").port());

@@ -1,4 +1,4 @@
-//! The chunks counted: by copies, by node and by replica.
+//! Counts a file's chunks by copies, by node and by replica.
 
 use std::collections::BTreeMap;
 
@@ -6,36 +6,36 @@ use super::{ExplainFacts, ListedChunk, MAX_LISTED_CHUNKS, NodeShare, ReplicaFact
 use crate::placement::ChunkMap;
 use crate::placement::chunks::Chunk;
 
-/// What is counted of a node.
+/// The counts of one node.
 #[derive(Clone, Default)]
 struct NodeCount {
     chunks: u64,
-    /// Chunks whose first copy it has.
+    /// Chunks whose first copy is on it.
     first: u64,
     bytes: u64,
 }
 
-/// What is counted of a replica's node.
+/// The counts of one replica's node.
 #[derive(Clone, Default)]
 struct ReplicaCount {
     chunks: u64,
     bytes: u64,
 }
 
-/// A file's chunks, counted.
+/// The counts of a file's chunks.
 pub(super) struct ChunkCensus<'f> {
     facts: &'f ExplainFacts,
     map: &'f ChunkMap,
-    /// For each of the map's nodes, the replicas on it.
+    /// For each of the map's nodes, the indices of the replicas on it.
     replicas_on: Vec<&'f [usize]>,
     nodes: Vec<NodeCount>,
     replicas: Vec<ReplicaCount>,
     pub(super) chunks: u64,
-    /// For each number of copies, how many chunks have it.
+    /// For each number of copies, how many chunks have that many.
     pub(super) copies: BTreeMap<usize, u64>,
-    /// Bytes that some replica's node holds.
+    /// Bytes that the node of some replica holds.
     pub(super) local_bytes: u64,
-    /// The chunks in order, [`MAX_LISTED_CHUNKS`] at most.
+    /// The chunks in order; at most [`MAX_LISTED_CHUNKS`].
     pub(super) listed: Vec<ListedChunk>,
 }
 
@@ -109,7 +109,7 @@ impl<'f> ChunkCensus<'f> {
         self.nodes.iter().enumerate().map(share).collect()
     }
 
-    /// What each replica holds, with the parts of the file that they are `planned` to deliver.
+    /// What each replica holds, with the fractions of the file that they are `planned` to deliver.
     pub(super) fn replica_shares(&self, planned: &[f64]) -> Vec<ReplicaShare> {
         let share = |(i, replica): (usize, &ReplicaFacts)| ReplicaShare {
             name: replica.name.clone(),

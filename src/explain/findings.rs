@@ -1,4 +1,4 @@
-//! What stands out in a file's placement, and what would make it faster.
+//! Findings about a file's placement, and changes that would make reads faster.
 
 use std::time::Instant;
 
@@ -8,21 +8,21 @@ use super::forecast::{WhatIf, forecast};
 use super::{ExplainFacts, Explanation};
 use crate::format::format_bytes;
 
-/// A change and what it would give.
+/// A change and its expected effect.
 #[derive(Clone, Debug, Serialize)]
 pub struct Improvement {
     /// What to change.
     pub what: String,
-    /// Bytes a second to expect then.
+    /// The expected rate after the change, bytes per second.
     pub rate: f64,
-    /// Over what is to be expected now.
+    /// That rate divided by the currently expected one.
     pub gain: f64,
 }
 
-/// Improvements below this are not worth a line.
+/// Improvements below this factor are not listed.
 const MIN_GAIN: f64 = 1.05;
 
-/// Nodes without a replica that are tried out.
+/// The most nodes without a replica that are tried.
 const MAX_NODES_TRIED: usize = 3;
 
 pub(super) fn findings(facts: &ExplainFacts, e: &Explanation) -> Vec<String> {

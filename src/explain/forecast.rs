@@ -1,4 +1,4 @@
-//! One reader of the file, simulated at the measured rates.
+//! Simulates one reader of the file at the measured rates.
 
 use std::time::{Duration, Instant};
 
@@ -8,31 +8,31 @@ use crate::simulate::{
     Cluster, Gateway, LocalityRates, PolicyKind, ReaderSpec, SimulatedFile, Workload, World, run,
 };
 
-/// What is simulated of a longer file: its beginning.
+/// The most bytes that are simulated; of a longer file, its beginning.
 const MAX_SIMULATED_BYTES: u64 = 8 << 30;
 
-/// Stands for nodes that no replica is on; no replica may have this name.
+/// The name that represents nodes without a replica; no replica may have it.
 const ELSEWHERE: &str = "(elsewhere)";
 
-/// As it is, or with one thing changed.
+/// The setup to simulate: the current one, or with one change.
 pub(super) enum WhatIf<'a> {
     Unchanged,
     /// One more replica, on this node.
     ExtraReplica(&'a str),
     /// Every chunk on one more node.
     ExtraCopy,
-    /// A window so many times as long.
+    /// A readahead window that is this many times as long.
     LargerWindow(u64),
 }
 
-/// What one reader would get.
+/// The expected result of one reader.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Forecast {
-    /// Bytes a second.
+    /// The rate, bytes per second.
     pub(super) rate: f64,
-    /// Part of it local, 0 to 1.
+    /// The fraction of the bytes that is read locally, 0 to 1.
     pub(super) local: f64,
-    /// Each replica's part.
+    /// The fraction of the bytes that each replica delivers.
     pub(super) shares: Vec<f64>,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn forecast(facts: &ExplainFacts, what: &WhatIf<'_>, epoch: Instant) 
     Forecast { rate: outcome.bytes_per_second, local: outcome.local, shares }
 }
 
-/// The replicas that are asked for the file; all where none is usable.
+/// The replicas that serve the file; all if none is usable.
 fn used_replicas(facts: &ExplainFacts) -> Vec<usize> {
     let is_used = |i: &usize| {
         facts.replicas[*i].is_usable && (facts.pinned.is_empty() || facts.pinned.contains(i))
@@ -67,7 +67,7 @@ fn used_replicas(facts: &ExplainFacts) -> Vec<usize> {
     if used.is_empty() { (0..facts.replicas.len()).collect() } else { used }
 }
 
-/// The replicas `used` at their measured rates, with the file and with what is changed.
+/// A world with the replicas `used` at their measured rates, the file, and the change.
 fn measured_world(facts: &ExplainFacts, used: &[usize], what: &WhatIf<'_>) -> World {
     let mut names: Vec<&str> = used.iter().map(|i| &*facts.replicas[*i].name).collect();
     let mut rates: Vec<LocalityRates> = used
@@ -105,7 +105,7 @@ fn mean_rates(rates: &[LocalityRates]) -> LocalityRates {
     LocalityRates { local: mean(|rates| rates.local), remote: mean(|rates| rates.remote) }
 }
 
-/// The chunks, each with the names of the replicas on its nodes in place of the nodes'.
+/// The chunks, with the names of the replicas on their nodes instead of the nodes' names.
 fn chunks_by_replica(facts: &ExplainFacts, used: &[usize], what: &WhatIf<'_>) -> ChunkMap {
     facts.chunks_with_names(|node| {
         let name = facts.nodes.get(node).map_or(ELSEWHERE, |name| name);
@@ -123,7 +123,7 @@ fn chunks_by_replica(facts: &ExplainFacts, used: &[usize], what: &WhatIf<'_>) ->
     })
 }
 
-/// Each chunk on the next replica as well that does not hold it, in turns.
+/// Adds to each chunk the next replica, in turn, that does not hold it.
 fn with_extra_copy(chunks: &ChunkMap, names: &[&str]) -> ChunkMap {
     let mut builder = crate::placement::ChunkMapBuilder::new();
     for (turn, chunk) in chunks.chunks().enumerate() {

@@ -1,9 +1,10 @@
-//! Who reads what, as `fanfs top` shows it.
+//! Which process reads which file, as `fanfs top` shows it.
 //!
-//! Each handle counts what is read through it, and who read last. What a handle has
-//! counted is added up for its file and reader when it is closed, for the last few of
-//! them: small files are open too shortly to be seen. What the kernel has in its page
-//! cache, or reads by itself, does not come to the daemon and is not counted.
+//! Each handle counts the reads through it, and remembers the process that read last. When a handle
+//! is closed, its counts are added to a sum for its file and reader. The daemon keeps the sums of
+//! the last few: otherwise small files would be open too briefly to be seen. Reads that the kernel
+//! answers from its page cache, or carries out by itself, do not reach the daemon and are not
+//! counted.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -15,29 +16,29 @@ use parking_lot::Mutex;
 use super::cache_mode::ReadTotals;
 use super::handles::FileHandle;
 
-/// Files and their readers that are remembered after their handles were closed: more
-/// than a screen has lines.
+/// Files and their readers that are remembered after their handles were closed: more than the lines
+/// of a screen.
 const MAX_CLOSED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// What was read through handles that are closed.
+/// The sums of reads through closed handles.
 pub(super) struct ActivityLog {
     start: Instant,
     closed: Mutex<LruCache<(PathBuf, u32), ReadTotals>>,
 }
 
-/// What a reader has read of a file, through one handle that is open or through all
-/// that he has closed.
+/// A reader's reads of one file: through one open handle, or through all handles that the reader
+/// has closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadActivity {
     /// The file's path in the volume, without a leading `/`.
     pub path: PathBuf,
-    /// The handle; none for what is closed.
+    /// The handle; `None` for the sum of closed handles.
     pub handle: Option<u64>,
-    /// The process, or thread, that read last; 0 where the kernel did not say.
+    /// The process or thread that read last; 0 if the kernel did not say.
     pub process: u32,
-    /// Bytes asked for, as far as they reached the daemon.
+    /// Bytes requested by reads that reached the daemon.
     pub bytes: u64,
-    /// Reads.
+    /// Reads that reached the daemon.
     pub reads: u64,
     /// How long ago the last one came.
     pub idle: Duration,
@@ -50,12 +51,12 @@ impl Default for ActivityLog {
 }
 
 impl ActivityLog {
-    /// `now` as a number, microseconds.
+    /// Time from the start to `now`, microseconds.
     pub(super) fn micros_since_start(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.start).as_micros() as u64
     }
 
-    /// A handle was closed through which `read` was read of the file at `path`.
+    /// Adds the totals of a handle on the file at `path`, which was closed.
     pub(super) fn record_closed(&self, path: &Path, read: ReadTotals) {
         if read.reads == 0 {
             return;
@@ -86,8 +87,8 @@ impl ActivityLog {
 }
 
 impl ActivityLog {
-    /// The files that were read last, `most` of them, the latest first; what is closed is
-    /// left out last. `open` are those that are open, by handle.
+    /// The `most` files that were read last, the latest first. Sums of closed handles are left out
+    /// last. `open` has the open files, by handle.
     pub(super) fn recently_read(
         &self,
         open: Vec<(u64, FileHandle)>,
@@ -108,8 +109,9 @@ impl ActivityLog {
     }
 }
 
-/// The latest, `most` of them. A handle that is left out is known by its number when it is
-/// told of again; a sum of what is closed would look new, with all that it has.
+/// The `most` latest, but open handles are left out before closed ones. A handle that was left out
+/// keeps its number, so the caller recognizes it next time. A sum of closed handles that was left
+/// out would look like new reads next time.
 fn merge_latest(
     mut open: Vec<ReadActivity>,
     closed: Vec<ReadActivity>,

@@ -1,18 +1,17 @@
-//! O_DIRECT appends, which the kernel splits into parts that it may send together.
+//! O_DIRECT appends, which the kernel splits into parts and may send at the same time.
 //!
-//! The write replica appends each part at its own end of the file. So fanfs carries the
-//! parts of a write(2) out one after the other, in their order. Each part has an offset,
-//! which the kernel counts from the end that it believes in. It sends no other append of
-//! that file on this mount until all parts have been answered. So the parts of one write
-//! have ascending offsets without a gap, and a part that arrives early waits for its
-//! predecessor.
+//! The write replica appends each part at its own end of the file. So fanfs carries out the parts
+//! of a write(2) one after the other, in their order. Each part has an offset, which the kernel
+//! counts from the end of file that it assumes. The kernel sends no other append to that file on
+//! this mount until all parts have been answered. So the parts of one write have ascending offsets
+//! without a gap, and a part that arrives early waits for its predecessor.
 //!
 //! For an open with O_APPEND and O_DIRECT, [`crate::fuse`] makes the kernel send the parts
 //! one by one. This module orders the others: asynchronous writes, and descriptors that
 //! got O_DIRECT by fcntl(2).
 //!
-//! *Invariant:* after a part has failed or was stored incompletely, no later part of that
-//! write is stored: it would leave a hole.
+//! *Invariant:* after a part has failed or was stored incompletely, no later part of that write is
+//! stored, as it would leave a hole.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -31,29 +30,29 @@ pub(super) struct AppendPart {
 /// The parts of one file.
 #[derive(Default)]
 pub(super) struct AppendQueue {
-    /// Upper bound of the end of the file that the kernel believes in.
+    /// Upper bound of the end of file that the kernel assumes.
     kernel_end: Option<u64>,
     /// Offset and length of the part in progress.
     running: Option<(u64, u64)>,
     /// Offset of the part that failed, and its error.
     failed: Option<(u64, Errno)>,
     waiting: BTreeMap<u64, AppendPart>,
-    /// Offset of the part that waits for room. The others of its write get theirs at once:
-    /// they may have to wait for it. The kernel sends these in the background, so there
-    /// are few of them.
+    /// Offset of the part that waits for room. The other parts of its write get room at once,
+    /// because the daemon may carry them out only after this one. The kernel sends these in the
+    /// background, so there are few of them.
     awaiting_room: Option<u64>,
 }
 
 /// Parts to start or to refuse. The caller does so without a lock.
 pub(super) type ReadyParts = Vec<(AppendPart, Result<(), Errno>)>;
 
-/// How long a part waits for a predecessor. There may be none, as the kernel may believe
-/// in an end that is not known here. Parts leave the kernel in their order, so another
-/// thread of the daemon has a missing one already and is about to deliver it.
+/// How long a part waits for a predecessor. There may be none, as the kernel may assume an end that
+/// fanfs does not know. Parts leave the kernel in their order, so another thread of the daemon
+/// already has a missing part and is about to add it.
 pub(super) const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl AppendQueue {
-    /// The kernel may believe in this size.
+    /// The kernel may assume this size from now on.
     pub(super) fn raise_kernel_end(&mut self, size: u64) {
         self.kernel_end = self.kernel_end.max(Some(size));
         if self.running.is_none() && self.waiting.is_empty() {
@@ -66,7 +65,7 @@ impl AppendQueue {
         (self.kernel_end, self.failed) = (Some(size), None);
     }
 
-    /// A part is about to arrive, once it has the room that it needs.
+    /// A part will be added once it has the room that it needs.
     pub(super) fn announce(&mut self, at: u64) -> OnFull {
         let is_alone =
             self.running.is_none() && self.waiting.is_empty() && self.awaiting_room.is_none();
@@ -76,13 +75,13 @@ impl AppendQueue {
         if is_alone { OnFull::WaitOrFail } else { OnFull::Exceed }
     }
 
-    /// There is no room for a part.
+    /// A part gets no room. Returns the parts to refuse with it.
     pub(super) fn refuse(&mut self, at: u64, errno: Errno) -> ReadyParts {
         self.awaiting_room.take_if(|announced| *announced == at);
         self.fail_from(at, errno)
     }
 
-    /// A part is not stored, so no later one is.
+    /// A part is not stored, so no later one is stored either.
     fn fail_from(&mut self, at: u64, errno: Errno) -> ReadyParts {
         self.failed = Some((at, errno));
         let later = self.waiting.split_off(&(at + 1));
@@ -174,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Every order in which four parts may arrive, and end, one after the other.
+    /// Four parts arrive in every order. They begin to end after the first to fourth arrival.
     #[test]
     fn parts_begin_in_their_order_whatever_the_order_they_arrive_in() {
         let all = [0, 10, 20, 30];

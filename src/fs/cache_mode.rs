@@ -1,63 +1,61 @@
-//! Who caches a file's data, decided when it is opened.
+//! Whether the kernel caches a file's data, decided at open.
 //!
-//! The kernel's page cache makes a second reading cost what a local file's does,
-//! and its readahead turns small read(2)s into large requests. It costs a second
-//! copy of each byte, and the pages of a file that does not fit push out those of
-//! everybody else before anybody reads them again. Read directly, a file costs
-//! one copy and no pages, but every read(2) is a request of its own.
+//! With the kernel's page cache, a second read of a file costs as much as that of a local file. The
+//! kernel's readahead turns small read(2)s into large requests. But the page cache costs a second
+//! copy of each byte. The pages of a file that does not fit evict those of all other files before
+//! they are used again. A direct read costs one copy and no pages, but every read(2) is a request
+//! of its own.
 //!
-//! So the rule of `auto`: a file that is larger than [`MEMORY_DIVISOR`] of the memory is
-//! opened direct; all others, and a large one whose reader was seen to take
-//! small blocks, go through the page cache. docs/PERFORMANCE.md has the figures.
+//! So `auto` opens a file direct if it is larger than the memory divided by [`MEMORY_DIVISOR`]. All
+//! other files go through the page cache, and so does a large file whose last direct reader took
+//! small blocks. docs/PERFORMANCE.md has the figures.
 //!
-//! *Invariant:* whether the kernel may keep the pages that it has is not decided
-//! here, and is the same for direct opens as for others: one that is not told to
-//! keep them drops them, in either mode, and pages get in through a direct
-//! handle as well (by mmap). So every open counts in [`super::inodes`]'s reasoning
-//! about versions, and none is an exception to it.
+//! *Invariant:* this module does not decide whether the kernel may keep the pages that it has. That
+//! rule is the same for direct opens and for others. An open whose reply does not say "keep" makes
+//! the kernel drop them in either mode. Pages also get in through a direct handle (by mmap). So
+//! every open counts in [`super::inodes`]'s reasoning about versions, without exception.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::config::CachePolicy;
 
-/// Who caches what is read through one handle.
+/// Where data that is read through one handle is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheMode {
     /// The kernel's page cache.
     Kernel,
-    /// Nobody, as long as the file is not mapped.
+    /// Nowhere, unless the file is mapped.
     Direct,
 }
 
-/// What decides.
+/// The inputs of the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheModePolicy {
     /// As configured.
     pub cache: CachePolicy,
-    /// Memory that may fill with cached pages, bytes.
+    /// Memory that cached pages may fill, bytes.
     pub memory: u64,
 }
 
-/// A file larger than one part in so many of the memory is not cached. The page
-/// cache keeps what is used twice apart from what is used once, and grants each
-/// about half of what programs leave; a file of a quarter still fits beside
-/// another one.
+/// A file larger than this fraction of the memory is not cached. The page cache keeps pages that
+/// were used twice apart from pages that were used once. Each kind gets about half of the memory
+/// that programs leave. So a file of a quarter still fits beside another one.
 const MEMORY_DIVISOR: u64 = 4;
 
-/// A direct handle whose reads are smaller than this on average, bytes, would be
-/// served better by the page cache and its readahead. Of the page cache's rate,
-/// cold and from a replica in memory, direct reads of 4 KiB reached 0.2, of 64 KiB
-/// 0.6, of 128 KiB 0.9 and of 1 MiB 1.3; random ones of 4 KiB 0.9 as many.
+/// If the mean read of a direct handle is smaller than this, bytes, the page cache and its
+/// readahead would serve it better. The rate of direct reads, as a multiple of the page cache's
+/// (cold, from a replica in memory): 0.2 at 4 KiB, 0.6 at 64 KiB, 0.9 at 128 KiB, 1.3 at 1 MiB.
+/// Random direct reads of 4 KiB reached 0.9 of the page cache's number.
 const SMALL_READ_SIZE: u64 = 128 << 10;
 
-/// So many reads say what a reader's blocks are; fewer may be somebody who looks
-/// at a header.
+/// Reads that a handle needs before its block size is judged. A program that only looks at a header
+/// makes fewer.
 const MIN_READS: u64 = 32;
 
 impl CacheModePolicy {
-    /// Who is to cache a file of `size` bytes. `small_blocks`: the last to read it
-    /// directly took small ones. `can_map`: the kernel maps files that are open
-    /// direct (Linux 6.6); where not, applications that map them would fail.
+    /// Chooses the mode for a file of `size` bytes. `small_blocks`: the last direct reader took
+    /// small blocks. `can_map`: the kernel maps files that are open direct (Linux 6.6); without it,
+    /// applications that map them would fail.
     pub fn choose(&self, size: u64, small_blocks: bool, can_map: bool) -> CacheMode {
         match self.cache {
             CachePolicy::Kernel => CacheMode::Kernel,
@@ -69,7 +67,7 @@ impl CacheModePolicy {
     }
 }
 
-/// What a handle was read in.
+/// Counts the reads of a handle and their sizes.
 #[derive(Debug, Default)]
 pub(super) struct ReadSizeStats {
     reads: AtomicU64,
@@ -78,19 +76,19 @@ pub(super) struct ReadSizeStats {
     last_read: AtomicU64,
 }
 
-/// What was read, and by whom.
+/// A copy of the counts, and the last reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadTotals {
     pub(super) reads: u64,
     pub(super) bytes: u64,
     /// The process that read last.
     pub(super) last_process: u32,
-    /// When it did ([`super::activity::ActivityLog::micros_since_start`]).
+    /// The time of that read ([`super::activity::ActivityLog::micros_since_start`]).
     pub(super) last_read: u64,
 }
 
 impl ReadSizeStats {
-    /// A read of `bytes` came from a process, at a moment.
+    /// A process read `bytes`; `moment` is in microseconds since the start.
     pub(super) fn record_read(&self, bytes: u64, by: u32, moment: u64) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -98,7 +96,6 @@ impl ReadSizeStats {
         self.last_read.store(moment, Ordering::Relaxed);
     }
 
-    /// What has come so far.
     pub(super) fn totals(&self) -> ReadTotals {
         ReadTotals {
             reads: self.reads.load(Ordering::Relaxed),
@@ -108,7 +105,7 @@ impl ReadSizeStats {
         }
     }
 
-    /// Whether they were small ones; `None` where there were too few to say.
+    /// Whether the mean read is small; `None` after fewer than [`MIN_READS`] reads.
     pub(super) fn has_small_reads(&self) -> Option<bool> {
         let reads = self.reads.load(Ordering::Relaxed);
         let small = self.bytes.load(Ordering::Relaxed) < reads.saturating_mul(SMALL_READ_SIZE);

@@ -1,4 +1,4 @@
-//! The names and attributes that operations take, and answer with.
+//! The names and attributes that operations take and return.
 
 use std::ffi::OsStr;
 
@@ -15,14 +15,14 @@ pub struct EntryName<'a> {
     pub name: &'a OsStr,
 }
 
-/// Attributes of an object, as a replica shows them.
+/// Attributes of an object, as one replica shows them.
 #[derive(Clone, Copy)]
 pub(super) struct ReplicaAttr<'a> {
     pub(super) replica: ReplicaId,
     pub(super) attr: &'a Attr,
 }
 
-/// An object as the kernel is told of it.
+/// An object, as the kernel sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct InodeAttr {
     /// Its inode number on this mount.

@@ -1,9 +1,8 @@
-//! The open files that go from one daemon to the next, beside the records.
+//! The open files that one daemon sends to the next, beside the records.
 //!
-//! A file without a name can be had no other way, and a lock is given up when its
-//! descriptor is closed. So a daemon that hands over sends its descriptors along
-//! ([`FilesToSend`]), and records name them by their places among those. A daemon that was
-//! killed sends nothing.
+//! A successor cannot open a file without a name, and a replica drops a lock when its descriptor is
+//! closed. So a daemon that hands over sends its descriptors along ([`FilesToSend`]), and records
+//! name them by their index. A daemon that was killed sends nothing.
 
 use std::sync::Arc;
 
@@ -11,23 +10,23 @@ use crate::backend::{BackendFile, OwnedFds};
 use crate::replicas::Replicas;
 use crate::volume::ReplicaId;
 
-/// The files that are sent along with a snapshot.
+/// The files to send with a snapshot.
 pub(super) struct FilesToSend {
-    /// `None` where there is no daemon to send them to: the snapshot is for a journal.
+    /// `None` if there is no daemon to send them to: the snapshot is for a journal.
     files: Option<Vec<Arc<dyn BackendFile>>>,
 }
 
-/// The files that came along with a snapshot, and the replicas that they belong to.
+/// The files that came with a snapshot, and the replicas that they belong to.
 pub(super) struct ReceivedFiles<'a> {
     replicas: &'a Replicas,
     files: Vec<OwnedFds>,
-    /// Finds the replicas of the daemon before among this one's.
+    /// Maps replica ids of the predecessor to this daemon's.
     map: &'a dyn Fn(u16) -> Option<ReplicaId>,
-    /// Whether the daemon before was killed.
+    /// Whether the predecessor was killed.
     pub(super) is_predecessor_killed: bool,
 }
 
-/// The reason why the tables cannot be handed over, or taken over.
+/// The reason why the tables cannot be handed over or taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// The kernel reads files through descriptors that only this daemon can take back.
@@ -39,13 +38,13 @@ pub enum SnapshotError {
     /// The descriptor of a lock cannot be sent.
     #[error("a lock could not be handed over")]
     Lock,
-    /// The daemon before wrote to another replica.
+    /// The predecessor wrote to another replica.
     #[error("files are open for writing, on another write replica")]
     OtherWriteReplica,
-    /// The daemon before kept locks on another replica.
+    /// The predecessor kept locks on another replica.
     #[error("locks are held, on another replica")]
     OtherLockReplica,
-    /// The volume has become read-only.
+    /// The volume is read-only now.
     #[error("files are open for writing, and nothing may be written")]
     ReadOnly,
     /// The descriptor of a writer did not arrive.
@@ -54,36 +53,35 @@ pub enum SnapshotError {
 }
 
 impl FilesToSend {
-    /// For the next daemon.
+    /// For the successor.
     pub(super) fn for_handover() -> Self {
         Self { files: Some(Vec::new()) }
     }
 
-    /// For a journal: nothing is sent.
+    /// For a journal: no files are sent.
     pub(super) fn none() -> Self {
         Self { files: None }
     }
 
-    /// Whether there is a daemon to send them to.
+    /// Whether there is a daemon to send the files to.
     pub(super) fn is_handover(&self) -> bool {
         self.files.is_some()
     }
 
-    /// Sends a file along; returns its place. `None` where it cannot be sent.
+    /// Adds a file; returns its index, or `None` if the file has no descriptor or none is sent.
     pub(super) fn add(&mut self, file: &Arc<dyn BackendFile>) -> Option<u32> {
         let files = self.files.as_mut().filter(|_| !file.fds().is_empty())?;
         files.push(Arc::clone(file));
         Some((files.len() - 1) as u32)
     }
 
-    /// All of them.
     pub(super) fn into_files(self) -> Vec<Arc<dyn BackendFile>> {
         self.files.unwrap_or_default()
     }
 }
 
 impl<'a> ReceivedFiles<'a> {
-    /// `files` of a daemon whose replicas `map` finds among `replicas`.
+    /// `files` of a predecessor whose replicas `map` finds among `replicas`.
     pub(super) fn new(
         replicas: &'a Replicas,
         files: Vec<OwnedFds>,
@@ -93,12 +91,12 @@ impl<'a> ReceivedFiles<'a> {
         Self { replicas, files, map, is_predecessor_killed }
     }
 
-    /// The replica that the daemon before knew by this number, if it is still one.
+    /// The replica that the predecessor knew by this number, if it is still in the volume.
     pub(super) fn map_replica(&self, old: u16) -> Option<ReplicaId> {
         (self.map)(old)
     }
 
-    /// The file of this place, which `replica` has open.
+    /// The file at index `place`, opened on `replica`.
     pub(super) fn take(
         &mut self,
         replica: ReplicaId,

@@ -1,12 +1,12 @@
 //! How the kernel names a handle.
 //!
-//! The kernel sends a handle's number and, with each operation, the inode that the
-//! handle is open on. A number alone could stand for another file in a daemon that
-//! does not know all that the daemon before it issued. So both have to agree, and the
-//! upper half of a number says which daemon issued it: each one draws its own.
+//! The kernel sends a handle's number and, with each operation, the inode that the handle is open
+//! on. A daemon may not know all numbers that the daemon before it issued, so a number alone could
+//! name another file. So number and inode must both match. The upper half of a number identifies
+//! the daemon that issued it: each daemon draws its own prefix at random.
 //!
-//! *Invariant:* no number is issued twice for one mount, whatever a daemon knows of the
-//! numbers before; and an operation reaches a handle only by its own inode.
+//! *Invariant:* no number is issued twice for one mount, even if a daemon does not know the numbers
+//! of earlier daemons. An operation reaches a handle only by its own inode.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -17,16 +17,16 @@ use super::ino::Ino;
 /// A handle, as an operation names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandleId {
-    /// The number that the kernel was given at the open.
+    /// The number that the open returned to the kernel.
     pub number: u64,
     /// The inode that the operation is on.
     pub ino: Ino,
 }
 
-/// Where numbers come from.
+/// Issues the numbers.
 pub(super) struct HandleNumbers(AtomicU64);
 
-/// The lower half counts; a daemon does not open so many files in its life.
+/// The lower half is a counter; no daemon opens 2^32 files in its life.
 const COUNTER_BITS: u32 = 32;
 
 impl Default for HandleNumbers {
@@ -35,7 +35,7 @@ impl Default for HandleNumbers {
     }
 }
 
-/// The number before the first of a daemon, which none of `others` is.
+/// A start value for the counter: a random prefix that is not in `others`, and 0.
 fn draw_prefix(others: &HashSet<u64>) -> u64 {
     loop {
         // Keyed by the kernel's random numbers, differently for each process.
@@ -47,7 +47,7 @@ fn draw_prefix(others: &HashSet<u64>) -> u64 {
 }
 
 impl HandleNumbers {
-    /// One that no daemon of this mount has issued.
+    /// A number that no daemon of this mount has issued.
     pub(super) fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -57,7 +57,7 @@ impl HandleNumbers {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Other daemons have issued these: this one draws again where it could issue them too.
+    /// Draws another prefix if one of the `issued` numbers, of other daemons, has this one's.
     pub(super) fn avoid_issued(&self, issued: impl Iterator<Item = u64>) {
         let others: HashSet<u64> = issued.map(|number| number >> COUNTER_BITS).collect();
         if others.contains(&(self.last() >> COUNTER_BITS)) {

@@ -1,4 +1,4 @@
-//! What is open: files and directories, by handle and by inode.
+//! Open files and directories, by handle and by inode.
 
 mod open_inode;
 mod snapshot;
@@ -35,26 +35,27 @@ pub(super) struct Handles {
     numbers: HandleNumbers,
     open: RankedMutex<HandleTable>,
     inodes: RankedMutex<HashMap<Ino, OpenInodeEntry>>,
-    /// Of files that are open, or being changed.
+    /// The gates of files that are open or being changed.
     gates: RankedMutex<HashMap<Ino, Weak<WriteGate>>>,
     /// Files that an older change may still reach.
     pub(super) unsettled: Arc<UnsettledChanges>,
-    /// Where what is opened and closed is written down.
+    /// Records opens and closes in the journal.
     log: Arc<StepLog>,
-    /// Locked while a handle is entered or taken out, or a listing is kept, and recorded.
+    /// Locked while a handle is entered or removed, or a listing is kept, and the journal records
+    /// it.
     open_close_lock: RankedMutex<()>,
 }
 
 struct OpenInodeEntry {
     inode: Arc<OpenInode>,
     handles: usize,
-    /// Those of them that are direct.
+    /// Those of `handles` that are direct.
     direct_handles: usize,
 }
 
-/// How a file is opened, some of it only if it was not open before.
+/// How to open a file. Parts of it apply only if the file was not open before.
 pub(super) struct OpenMethod<M> {
-    /// Who caches, unless the kernel reads by itself.
+    /// Where data is cached, unless the kernel reads by itself.
     pub(super) cache_mode: CacheMode,
     /// The file that the kernel reads by itself, if this is the first open.
     pub(super) backing: Option<Arc<PassthroughFile>>,
@@ -62,13 +63,13 @@ pub(super) struct OpenMethod<M> {
     pub(super) make_file: M,
 }
 
-/// A file with one handle more.
+/// A file, after one more handle was opened on it.
 pub(super) struct OpenOutcome {
     pub(super) inode: Arc<OpenInode>,
     pub(super) cache_mode: CacheMode,
-    /// The version that its handles have left.
+    /// The version that the handles of the file have left.
     pub(super) retired: Option<Arc<OpenFile>>,
-    /// The backing file that this open brought, where the file was open before.
+    /// The backing file of this open, which is not used because the file was open before.
     pub(super) unused_backing: Option<Arc<PassthroughFile>>,
 }
 
@@ -87,40 +88,40 @@ pub(super) struct FileHandle {
     pub(super) cache_mode: CacheMode,
     pub(super) read_stats: Arc<ReadSizeStats>,
     pub(super) read_handle: Arc<ReadHandle>,
-    /// Whose it is.
+    /// The credentials of the process that opened it.
     pub(super) credentials: Credentials,
-    /// Whether one of its descriptors was closed since it was last used: mostly the
-    /// only one, and the kernel will say so in a moment.
+    /// Whether one of its descriptors was closed since it was last used. Mostly that was the only
+    /// one, and the kernel is about to release the handle.
     pub(super) is_closing: Arc<AtomicBool>,
-    /// If it may write.
+    /// Present if the handle may write.
     pub(super) writer: Option<Arc<Writer>>,
 }
 
 /// An open directory.
 pub(super) struct DirHandle {
     pub(super) ino: Ino,
-    /// In whose name it is listed.
+    /// The credentials to list it with.
     pub(super) credentials: Credentials,
     pub(super) listing: Arc<ListingCache>,
 }
 
-/// What a closed handle leaves.
+/// What remains to be done for a closed handle.
 #[derive(Default)]
 pub(super) struct ReleasedHandle {
-    /// The file, if it was one.
+    /// The inode, if it was a file.
     pub(super) ino: Option<Ino>,
     /// Its place in the read path, if it was a file.
     pub(super) read_handle: Option<Arc<ReadHandle>>,
-    /// What was read through it, and the version that it had at the end.
+    /// The totals of its reads, and the file's version at the close.
     pub(super) read_totals: Option<(ReadTotals, Arc<OpenFile>)>,
-    /// The file's version, where this was its last handle.
+    /// The file's version, if this was its last handle.
     pub(super) last_version: Option<Arc<OpenFile>>,
-    /// Whether its reader took small blocks, where it was a direct one and that
-    /// can be said.
+    /// Whether its reader took small blocks; `None` if the handle was not direct or had too few
+    /// reads.
     pub(super) small_blocks: Option<(Ino, bool)>,
-    /// What the kernel read by itself, where this was its last handle.
+    /// The file that the kernel read by itself, if this was its last handle.
     pub(super) backing: Option<Arc<PassthroughFile>>,
-    /// What it wrote through.
+    /// The writer of the handle.
     pub(super) writer: Option<(Ino, Arc<OpenInode>, Arc<Writer>)>,
 }
 
@@ -132,14 +133,13 @@ impl OpenInodeEntry {
         }
         let file = self.inode.current();
         file.set_readers(self.handles);
-        // Where the kernel caches for all of them, keeping it here as well would
-        // be in vain.
+        // If the kernel caches for all handles, segments kept here as well are of no use.
         file.set_keep_segments(self.direct_handles > 0);
     }
 }
 
 impl Handles {
-    /// Nothing open yet; what is opened and closed is written to `log`.
+    /// No open files or directories. Opens and closes are recorded in `log`.
     pub(super) fn new(log: Arc<StepLog>) -> Self {
         Self {
             numbers: HandleNumbers::default(),
@@ -152,9 +152,9 @@ impl Handles {
         }
     }
 
-    /// The open file `ino` at `version`, which `opened` showed, one handle more. Whether the
-    /// kernel reads it by itself is decided here, under the table's lock, by the first open
-    /// that is entered: all others agree with it.
+    /// Adds a handle to the open file `ino` at `version`, which `opened` showed. The first open
+    /// that is entered decides, under the table's lock, whether the kernel reads the file by
+    /// itself. All other opens follow it.
     pub(super) fn open_inode(
         &self,
         ino: Ino,
@@ -176,7 +176,7 @@ impl Handles {
         if let Some((replica, opened)) = opened {
             file.record_verified_open(replica, opened);
         }
-        // Counts as cached: nothing is kept here for its readers.
+        // The handle counts as cached: no segments are kept here for its readers.
         let cache_mode = backing.as_ref().map_or(cache_mode, |_| CacheMode::Kernel);
         let inode = Arc::new(OpenInode::new(file, backing, self.gate(ino)));
         let mut counted =
@@ -253,8 +253,8 @@ impl Handles {
         }
     }
 
-    /// Keeps what the open directory `dir` was listed as for a reader at `offset`; false where
-    /// the offset is of another listing, which was lost.
+    /// Keeps `listing` for the open directory `dir`, for a reader at `offset`. False if the offset
+    /// belongs to another listing, which was lost.
     pub(super) fn set_listing(
         &self,
         number: u64,
@@ -262,7 +262,7 @@ impl Handles {
         listing: &Arc<Listing>,
         offset: u64,
     ) -> bool {
-        // All names are hashed, so before the lock is taken.
+        // Hashes all names, so before taking the lock.
         let digest = listing.packed.is_whole().then(|| digest_of_listing(listing));
         let mut recorded = Unflushed::default();
         {
@@ -278,12 +278,12 @@ impl Handles {
         true
     }
 
-    /// Nothing is opened or closed while this lives.
+    /// Nothing is opened or closed while the guard lives.
     pub(super) fn block_open_close(&self) -> RankedMutexGuard<'_, ()> {
         self.open_close_lock.lock()
     }
 
-    /// An open file.
+    /// The open file of a handle.
     pub(super) fn file(&self, id: HandleId) -> Option<FileHandle> {
         match self.open.lock().get(id.number) {
             Some(Handle::File(file)) if file.ino == id.ino => Some(file.clone()),
@@ -291,7 +291,7 @@ impl Handles {
         }
     }
 
-    /// All files that are open, by handle.
+    /// All open files, by handle.
     pub(super) fn files(&self) -> Vec<(u64, FileHandle)> {
         let open = self.open.lock();
         let file = |(id, handle): (u64, &Handle)| match handle {
@@ -301,7 +301,7 @@ impl Handles {
         open.iter().filter_map(file).collect()
     }
 
-    /// An open directory.
+    /// The open directory of a handle.
     pub(super) fn dir(&self, id: HandleId) -> Option<Arc<DirHandle>> {
         match self.open.lock().get(id.number) {
             Some(Handle::Directory(dir)) if dir.ino == id.ino => Some(Arc::clone(dir)),
@@ -309,12 +309,12 @@ impl Handles {
         }
     }
 
-    /// The open file with this number, if it is open.
+    /// The open file of this inode.
     pub(super) fn find_inode(&self, ino: Ino) -> Option<Arc<OpenInode>> {
         self.inodes.lock().get(&ino).map(|counted| Arc::clone(&counted.inode))
     }
 
-    /// Whether it looks as if the file were not open, or not changed, much longer.
+    /// Whether the file is likely to be closed soon, or its changes in flight to end soon.
     pub(super) fn is_closing_soon(&self, ino: Ino) -> bool {
         let open = self.open.lock();
         let mut own = open.of_inode(ino).filter_map(|handle| match handle {
@@ -329,7 +329,7 @@ impl Handles {
         }
     }
 
-    /// What keeps reads and changes of a file apart, open or not.
+    /// The gate that separates reads and changes of a file, open or not.
     pub(super) fn gate(&self, ino: Ino) -> Arc<WriteGate> {
         let mut gates = self.gates.lock();
         if let Some(gate) = gates.get(&ino).and_then(Weak::upgrade) {
@@ -337,7 +337,7 @@ impl Handles {
         }
         if gates.len() == gates.capacity() {
             gates.retain(|_, gate| gate.strong_count() > 0);
-            // So the next look at all of them is as many gates away as there are.
+            // So the next scan comes only after as many new gates as there are live ones.
             let live = gates.len();
             gates.reserve(live);
         }
@@ -346,20 +346,19 @@ impl Handles {
         gate
     }
 
-    /// Whether a file that is in the directory `dir` is open to be written.
+    /// Whether a file in the directory `dir` is open for writing.
     pub(super) fn has_writer_in_dir(&self, dir: &Path) -> bool {
         let written: Vec<Ino> = self.open.lock().writable_inodes().collect();
         let is_in = |inode: Arc<OpenInode>| inode.current().path().parent() == Some(dir);
         written.into_iter().filter_map(|ino| self.find_inode(ino)).any(is_in)
     }
 
-    /// All files that are open.
+    /// All open files.
     pub(super) fn open_inodes(&self) -> Vec<(Ino, Arc<OpenInode>)> {
         let inodes = self.inodes.lock();
         inodes.iter().map(|(ino, counted)| (*ino, Arc::clone(&counted.inode))).collect()
     }
 
-    /// How many files are open.
     pub(super) fn open_file_count(&self) -> usize {
         self.inodes.lock().len()
     }
@@ -383,12 +382,11 @@ impl Handle {
 }
 
 impl FileHandle {
-    /// Who caches what is read through it.
     pub(super) fn cache_mode(&self) -> CacheMode {
         self.cache_mode
     }
 
-    /// The file as the write replica has it. Blocks.
+    /// The file as the write replica has it open, opened there if need be. Blocks.
     pub(super) fn file_on_write_replica(
         &self,
         replica: ReplicaId,

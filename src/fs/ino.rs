@@ -4,5 +4,5 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
-/// The root's, fixed by the FUSE protocol.
+/// The root's inode number, fixed by the FUSE protocol.
 pub const ROOT: Ino = Ino(1);

@@ -1,19 +1,18 @@
-//! The inodes that the kernel knows, and the names it knows them by.
+//! The inodes that the kernel knows, and their names.
 //!
-//! Replicas are asked by path, so each inode remembers a name in a parent that
-//! is itself an inode; a path is put together from there to the root. An inode
-//! with several hard links has several names, the one looked up last is used.
+//! Calls on replicas use paths, so each inode remembers a name in a parent, which is an inode
+//! itself. A path is put together from there to the root. An inode with several hard links has
+//! several names, and its path is by the name that was looked up last.
 //!
-//! **Inode numbers.** In `shared` mode they are the replica's own, so that hard
-//! links are one inode and numbers are the same through every replica and after
-//! every remount. Numbers in file systems mounted below the replica's root are
-//! mixed with the place of that mount, as they may repeat. In `copies` mode each
-//! tree has numbers of its own, so a number is made of the path; of the number
-//! in the first replica for files with several links. A file that replaces one that is
-//! open ([`super::tables`]) has a number made of that one's.
+//! **Inode numbers.** In `shared` mode they are the replica's own. So hard links are one inode, and
+//! numbers are the same through every replica and after every remount. A file system mounted below
+//! the replica's root may repeat numbers, so its numbers are hashed with the place of that mount.
+//! In `copies` mode each tree has its own numbers, so a number is a hash of the path. For files
+//! with several links it is a hash of the replica and the number there. A file that replaces an
+//! open one ([`super::tables`]) has a number derived from the open one's.
 //!
-//! *Invariant:* a number that the kernel knows stands for one object until the kernel
-//! forgets it ([`numbering`]). A removed object keeps its number, and requests on it fail.
+//! *Invariant:* a number that the kernel knows identifies one object until the kernel forgets it
+//! ([`numbering`]). A removed object keeps its number, and requests on it fail.
 
 mod kernel_attrs;
 mod numbering;
@@ -41,64 +40,62 @@ pub(super) use super::records::LinkRemoval;
 pub(super) use kernel_attrs::AttrNotice;
 pub(super) use table::InodeTable;
 
-/// Numbers that are made, not taken from a replica, have this bit; replicas
-/// that count from 1 never reach it.
+/// Numbers that fanfs makes have this bit. Replicas that count from 1 never reach it.
 const HASHED_INO_BIT: u64 = 1 << 63;
 
 /// All known inodes.
 pub(super) struct Inodes {
     mode: VolumeMode,
     nodes: HashMap<Ino, InodeEntry>,
-    /// Numbers that objects have in place of the natural ones, by these.
+    /// For each natural number that is not used, the number that the object has instead.
     substitutes: HashMap<Ino, Ino>,
-    /// Where steps are written down.
+    /// Records the steps of this table.
     log: Arc<StepLog>,
-    /// The last step that was. [`InodeTable`] flushes it when the table is unlocked.
+    /// The last recorded step. [`InodeTable`] flushes it when the table is unlocked.
     unflushed: Unflushed,
-    /// Attributes that were noted so far, to tell whether any were since a notice.
+    /// Count of attributes noted so far. It tells whether any were noted since a notice.
     noted_attrs: u64,
 }
 
 struct InodeEntry {
-    /// Names it was looked up by, the latest last; none for the root, and for what
-    /// has lost them all.
+    /// Names that it was looked up by, the latest last; none for the root, and for an inode that
+    /// has lost all its names.
     names: Vec<(Ino, OsString)>,
     lookups: u64,
-    /// Names in it that are known, and whose they are. Each is in the `names` of
-    /// that inode, and the other way round.
+    /// The known names in this directory, and their inodes. Each is also in the `names` of that
+    /// inode, and the other way round.
     entries: HashMap<OsString, Ino>,
-    /// Names in it that were given to something else, or to nothing, and by which
-    /// change; all others were before the change `settled`.
+    /// Names in this directory that were changed or removed, with the number of the change. All
+    /// other names were last changed at or before `changed_names_floor`.
     changed_names: HashMap<OsString, u64>,
     changed_names_floor: u64,
-    /// The number that it would have if no other object had it to the kernel.
+    /// The number that it would have if the kernel knew no other object by it.
     natural_ino: Ino,
-    /// The change that removed it, if one did: replicas may use its number again.
+    /// The change that removed it, if any: replicas may reuse its number.
     removed_seq: Option<u64>,
-    /// Its last attributes, where it is a directory that was removed here.
+    /// Its last attributes, if it is a directory that was removed here.
     removed_dir_attr: Option<Box<Attr>>,
-    /// Whether it lost its last name while it was open.
+    /// Whether it lost its last name while a handle had it open.
     is_nameless: bool,
-    /// When it was made, where that is known.
+    /// When it was made, if a replica shows that.
     generation: Generation,
-    /// When its data or attributes were last changed through this mount, by the
-    /// count of such changes.
+    /// The number of the last change of its data or attributes through this mount.
     changed_seq: u64,
-    /// Stands for the file system it lies in; 0 for the root's.
+    /// Identifies the file system that it is on; 0 for the root's.
     domain: u64,
     kind: FileKind,
     kernel_cache: KernelCacheState,
     kernel_attrs: KernelAttrs,
-    /// Who read it directly last took small blocks.
+    /// Whether its last direct reader took small blocks.
     has_small_block_reads: bool,
 }
 
-/// What the kernel was told of a file when it opened it.
+/// What the kernel may have cached of a file, by its opens.
 #[derive(Clone, Debug)]
 enum KernelCacheState {
-    /// It has not opened it since it knows it, so it has nothing cached.
+    /// The kernel has not opened it, so it has nothing cached.
     Empty,
-    /// It opened it at this version last.
+    /// The kernel opened it at this version last.
     Version(FileVersion, CacheValidity),
     /// It may have several versions cached.
     Mixed,
@@ -106,20 +103,18 @@ enum KernelCacheState {
 
 /// What the kernel has cached of a file since it was first opened at a version.
 ///
-/// Direct opens are opens as all others here: pages get in through them too,
-/// where the file is mapped, and an answer to one that does not say "keep what
-/// you have" drops what other handles had cached.
+/// Direct opens count as well: pages get in through them too, if the file is mapped. A reply to an
+/// open that does not say "keep" drops what other handles had cached.
 ///
-/// The kernel carries out "drop what you have" after the answer to that open,
-/// and may get the answer to a later one first. Told "keep what you have" there,
-/// it would begin a read with pages of the version before and end it without
-/// them. So nobody is told that before a read has come through a handle of this
-/// version: by then the kernel is through with that handle's open.
+/// The kernel drops its pages after it has received the reply to that open, and may receive the
+/// reply to a later open first. If the later reply said "keep", the kernel could begin a read with
+/// pages of the version before, and end it without them. So no reply says "keep" before a read has
+/// come through a handle of this version: by then the kernel has finished that handle's open.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CacheValidity(Arc<AtomicBool>);
 
 impl CacheValidity {
-    /// Nothing is cached of any version before.
+    /// The kernel has nothing of any earlier version cached.
     fn valid() -> Self {
         Self(Arc::new(AtomicBool::new(true)))
     }
@@ -131,25 +126,25 @@ impl CacheValidity {
         }
     }
 
-    /// Whether it is the same.
+    /// Whether both belong to the same version and opens.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether none of it is of an older version.
+    /// Whether the kernel has no pages of an older version.
     pub(super) fn is_valid(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// So many turned names are remembered one by one in each directory.
+/// Changed names remembered one by one in each directory.
 const MAX_CHANGED_NAMES: usize = 256;
 
-/// No path has more names; whoever finds more goes round in circles.
+/// No path has more names; a longer chain is a cycle.
 const MAX_DEPTH: usize = 1 << 16;
 
-/// Names remembered for one inode. An inode with more links is still reached by
-/// those it was looked up by last.
+/// Names remembered for one inode. An inode with more links is still reached by the names that it
+/// was looked up by last.
 const MAX_LINK_NAMES: usize = 8;
 
 impl InodeEntry {
@@ -194,7 +189,7 @@ impl Inodes {
         self.add_unflushed(step);
     }
 
-    /// Another table has taken a step under this one's lock, which is flushed with this one's.
+    /// Adds a step that another table took under this one's lock. It is flushed with this one's.
     pub(super) fn add_unflushed(&mut self, step: Unflushed) {
         self.unflushed = self.unflushed.max(step);
     }
@@ -203,13 +198,12 @@ impl Inodes {
         self.nodes.len()
     }
 
-    /// The path from the root; `None` for an unknown inode, and for one that has
-    /// lost its name.
+    /// The path from the root; `None` for an unknown inode, and for one that has lost its name.
     pub(super) fn path(&self, ino: Ino) -> Option<PathBuf> {
         self.path_by_name(ino, self.nodes.get(&ino)?.names.last())
     }
 
-    /// Its paths by all the names that are known.
+    /// Its paths by all known names.
     pub(super) fn paths(&self, ino: Ino) -> Vec<PathBuf> {
         let names = self.nodes.get(&ino).map_or(&[][..], |node| &node.names);
         names.iter().filter_map(|name| self.path_by_name(ino, Some(name))).collect()
@@ -231,7 +225,7 @@ impl Inodes {
         Some(names.into_iter().rev().collect())
     }
 
-    /// The inode and all that is known beneath it; `None` where that is more than `most`.
+    /// The inode and all known inodes beneath it; `None` if these are more than `most`.
     pub(super) fn subtree(&self, top: Ino, most: usize) -> Option<Vec<Ino>> {
         let mut tree = vec![top];
         let mut visited = 0;
@@ -246,7 +240,7 @@ impl Inodes {
         Some(tree)
     }
 
-    /// Whose name that is, as far as is known.
+    /// The inode that this name is known to lead to.
     pub(super) fn child(&self, parent: Ino, name: &OsStr) -> Option<Ino> {
         self.nodes.get(&parent)?.entries.get(name).copied()
     }
@@ -256,8 +250,8 @@ impl Inodes {
         Some(self.nodes.get(&ino)?.names.last()?.0)
     }
 
-    /// Whether `ino`, found by this name when there had been `asked` changes, may be
-    /// there: it may have been removed, or renamed, on the answer's way here.
+    /// Whether `ino`, found by this name after `asked` changes, is still there. It may have been
+    /// removed or renamed before the answer came.
     pub(super) fn is_current_entry(&self, parent: Ino, name: &OsStr, ino: Ino, asked: u64) -> bool {
         let gone = self.nodes.get(&ino).and_then(|node| node.removed_seq);
         let turned = self.nodes.get(&parent).map_or(0, |dir| {
@@ -266,7 +260,7 @@ impl Inodes {
         gone.unwrap_or(0).max(turned) <= asked
     }
 
-    /// The name stands for something else from change number `change` on.
+    /// Records that change number `change` has changed what the name leads to.
     fn mark_name_changed(&mut self, parent: Ino, name: &OsStr, change: u64) {
         let Some(dir) = self.nodes.get_mut(&parent) else { return };
         if dir.changed_names.len() >= MAX_CHANGED_NAMES {
@@ -276,9 +270,8 @@ impl Inodes {
         dir.changed_names.insert(name.to_owned(), change);
     }
 
-    /// The kernel is told of an object that was found when there had been `asked`
-    /// changes, as the answer to `request`: it knows it once more. `None` where it has
-    /// gone since.
+    /// Records the answer to `request`, by which the kernel learns of an object once more. The
+    /// object was found after `asked` changes. `None` if it was removed or renamed since.
     pub(super) fn record_lookup(
         &mut self,
         request: u64,
@@ -290,7 +283,7 @@ impl Inodes {
         self.record_lookup_as(ino, request, at, found, asked)
     }
 
-    /// The same under the number that the kernel was told, or is about to be.
+    /// The same, under a number that the kernel already has or is about to get.
     pub(super) fn record_lookup_as(
         &mut self,
         ino: Ino,
@@ -305,8 +298,8 @@ impl Inodes {
             return None;
         }
         self.add_lookup(ino, at, found)?;
-        // Of a single link an earlier name was changed, or was that of another file
-        // with its number.
+        // The object has one link: a name known from earlier was changed, or belonged to another
+        // file with its number.
         let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
         self.add_name(ino, parent, name, is_single);
         let step = self.log.append_for_request(request, ino.into(), || {
@@ -321,8 +314,7 @@ impl Inodes {
         Some(ino)
     }
 
-    /// Nobody has it open any more: without a name it is gone, by change number
-    /// `change`.
+    /// The last handle was closed: without a name the object is removed, by change number `change`.
     pub(super) fn mark_closed(&mut self, ino: Ino, change: u64) {
         if let Some(node) = self.nodes.get_mut(&ino)
             && node.is_nameless
@@ -331,26 +323,26 @@ impl Inodes {
         }
     }
 
-    /// It was changed, as change number `change` of all.
+    /// Records that change number `change` changed its data or attributes.
     pub(super) fn mark_changed(&mut self, ino: Ino, change: u64) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.changed_seq = change;
         }
     }
 
-    /// Whether an answer to a question that was asked when there had been `changes`
-    /// is still true: the inode was not changed since.
+    /// Whether an answer to a question that was asked after `changes` changes still holds: the
+    /// inode was not changed since.
     pub(super) fn is_unchanged_since(&self, ino: Ino, changes: u64) -> bool {
         self.nodes.get(&ino).is_none_or(|node| node.changed_seq <= changes)
     }
 
-    /// The inode's latest name is this one, and its only one where it `is_single`.
+    /// Makes this the inode's latest name, and its only one if `is_single`.
     fn add_name(&mut self, ino: Ino, parent: Ino, name: &OsStr, is_single: bool) {
         match self.child(parent, name) {
             Some(other) if other == ino => {}
             other => {
                 if let Some(other) = other {
-                    // It was somebody else's.
+                    // The name belonged to another inode.
                     self.remove_name(other, parent, name);
                 }
                 if let Some(node) = self.nodes.get_mut(&parent) {
@@ -369,7 +361,6 @@ impl Inodes {
         }
     }
 
-    /// The inode has lost a name.
     fn remove_name(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.names.retain(|(p, n)| !(*p == parent && n == name));
@@ -377,8 +368,8 @@ impl Inodes {
         self.remove_entry(parent, name);
     }
 
-    /// The name of `ino` was removed by change number `change`; the last one that it
-    /// had, or not. Somebody else may have been found by it since.
+    /// Records that change number `change` removed a name of `ino`. The name may lead to another
+    /// inode since.
     pub(super) fn remove_link(
         &mut self,
         at: EntryName<'_>,
@@ -402,15 +393,15 @@ impl Inodes {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.removed_seq = (removed == LinkRemoval::ObjectRemoved).then_some(change);
             node.is_nameless = removed == LinkRemoval::StillOpen;
-            // Whatever else is known was not true any more.
+            // Other known names were out of date.
             for (parent, name) in std::mem::take(&mut node.names) {
                 self.remove_entry(parent, &name);
             }
         }
     }
 
-    /// The name `from` of `moved` was changed to `to` by change number `change`. Either
-    /// may have been found by its new name since.
+    /// Records that change number `change` renamed `moved`. Lookups may have found either name in
+    /// its new state since.
     pub(super) fn rename(
         &mut self,
         from: EntryName<'_>,
@@ -433,7 +424,7 @@ impl Inodes {
         }
     }
 
-    /// Two names were exchanged by change number `change`.
+    /// Records that change number `change` exchanged two names.
     pub(super) fn exchange(
         &mut self,
         first: EntryName<'_>,
@@ -445,7 +436,7 @@ impl Inodes {
         self.rename(second, first, inos[1], change);
     }
 
-    /// The file was opened at `version`: what the kernel has cached of it.
+    /// Records an open at `version`; returns what the kernel has cached since.
     pub(super) fn record_open(&mut self, ino: Ino, version: FileVersion) -> CacheValidity {
         let Some(node) = self.nodes.get_mut(&ino) else { return CacheValidity::default() };
         let cached = match &node.kernel_cache {
@@ -457,27 +448,26 @@ impl Inodes {
         cached
     }
 
-    /// Handles read another version now than they were opened at: the kernel may
-    /// have both cached.
+    /// Handles read another version now than at their open: the kernel may have both cached.
     pub(super) fn mark_cache_mixed(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.kernel_cache = KernelCacheState::Mixed;
         }
     }
 
-    /// Who read it directly took small blocks, or did not.
+    /// Records whether a direct reader took small blocks.
     pub(super) fn set_small_block_reads(&mut self, ino: Ino, small: bool) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.has_small_block_reads = small;
         }
     }
 
-    /// Whether the last who read it directly took small blocks.
+    /// Whether the last direct reader took small blocks.
     pub(super) fn has_small_block_reads(&self, ino: Ino) -> bool {
         self.nodes.get(&ino).is_some_and(|node| node.has_small_block_reads)
     }
 
-    /// The kernel forgets `count` lookups.
+    /// The kernel has forgotten `count` lookups.
     pub(super) fn forget(&mut self, ino: Ino, count: u64) {
         if ino == ROOT {
             return;
@@ -488,7 +478,7 @@ impl Inodes {
         }
     }
 
-    /// The kernel was not told of it, once; this is written down elsewhere.
+    /// The kernel did not learn of the inode, once. Another entry records this.
     pub(super) fn undo_lookup(&mut self, ino: Ino) {
         if ino != ROOT {
             self.decrease_lookups(ino, 1);
@@ -502,7 +492,7 @@ impl Inodes {
         }
     }
 
-    /// A directory has an entry less.
+    /// Removes a name from a directory.
     fn remove_entry(&mut self, parent: Ino, name: &OsStr) {
         if let Some(node) = self.nodes.get_mut(&parent) {
             node.entries.remove(name);
@@ -510,7 +500,7 @@ impl Inodes {
         }
     }
 
-    /// A node stays while the kernel knows it or a child's path needs it.
+    /// Drops an inode unless the kernel knows it or a child's path needs it.
     fn drop_if_unused(&mut self, ino: Ino) {
         let mut unsure = vec![ino];
         while let Some(ino) = unsure.pop() {
@@ -530,8 +520,7 @@ impl Inodes {
     }
 }
 
-/// The same number for the same value in every run of the program.
-/// (`DefaultHasher::new` has fixed keys.)
+/// The same number for the same value in every process (`DefaultHasher::new` has fixed keys).
 fn hashed_ino(value: &impl Hash) -> Ino {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -615,7 +604,7 @@ mod tests {
         assert_eq!(x, y);
     }
 
-    /// Of an open file, and of those that have its name after it.
+    /// Numbers of an open file, and of the files that have its name after it.
     #[test]
     fn what_replaces_an_open_copy_has_another_number_until_it_is_forgotten() {
         let mut t = table(VolumeMode::Copies);
@@ -710,7 +699,7 @@ mod tests {
         assert_eq!(t.child(ROOT, "b".as_ref()), Some(Ino(12)));
     }
 
-    /// Between the rename and its answer somebody may look the new name up.
+    /// Between the rename and its answer a lookup may find the new name.
     #[test]
     fn who_was_found_by_its_new_name_already_is_not_taken_for_the_one_replaced() {
         let mut t = table(VolumeMode::Shared);

@@ -1,33 +1,32 @@
-//! What the next daemon has to know if this one is killed, written down as it comes
-//! to be.
+//! The record of the tables from which the next daemon continues if this one is killed.
 //!
-//! The kernel knows inodes and handles by numbers; the daemon that follows one that was
-//! killed finds them here. Each entry is in a file, in memory (the run-time directory is a
-//! tmpfs), before the kernel is answered.
+//! The kernel knows inodes and handles by numbers. The daemon that follows a killed one finds these
+//! numbers here. Each entry is in a file before the kernel is answered. The file is in memory, as
+//! the run-time directory is a tmpfs.
 //!
-//! A table takes its step and *queues* the entry under its own lock, so entries are in the
-//! order of the steps. Queueing gives an [`Unflushed`], which the thread passes to
-//! [`Journal::flush`] once it has unlocked the table. The thread that flushes writes all that
-//! is queued with one write(2). A thread whose entry another one has taken from the queue
-//! waits for that write, as both need the file's lock.
+//! A table takes its step and *queues* the entry under its own lock, so entries are in the order of
+//! the steps. Queueing returns an [`Unflushed`], which the thread passes to [`Journal::flush`] once
+//! it has unlocked the table. The thread that flushes writes all queued entries with one write(2).
+//! If another thread has already taken an entry from the queue, the flushing thread waits for that
+//! write, as both need the file's lock.
 //!
-//! When the file has become much longer than what is still true of it, it is rewritten: whole
-//! under another name, then renamed. A rewrite is queued, too: the record of all tables is
-//! made with all of them locked, so that it has the steps before it in the queue and none
-//! after it. The thread that flushes carries it out, with no table locked. Entries before it
-//! are written to the old file, those after it to the new one. A rewrite that fails leaves
-//! the old file, which has all entries before it, and gets those after it.
+//! When the file has become much longer than a new one would be, it is rewritten: as a whole under
+//! another name, then renamed. A rewrite is queued, too. The snapshot is made with all tables
+//! locked, so it has the steps before it in the queue and none after it. The thread that flushes
+//! carries out the rewrite, with no table locked. Entries before it go to the old file, those after
+//! it to the new one. If a rewrite fails, the old file stays. It has all entries before the
+//! rewrite, and gets those after it.
 //!
 //! *Invariants:*
-//! - A journal that misses an entry is empty, which no daemon accepts: it is truncated
-//!   through the descriptor that it was written through, and this needs no space, no
-//!   directory and no permission.
-//! - A daemon that is killed while it writes several entries leaves the first of them, and
-//!   perhaps a part of one, which is not read. The kernel was not answered about any of them.
+//! - A journal that misses an entry is empty, and no daemon accepts an empty one. It is truncated
+//!   through the descriptor that it was written through, which needs no space, no directory and no
+//!   permission.
+//! - A daemon that is killed while it writes several entries leaves the first of them. It may also
+//!   leave a part of one, which is not read. The kernel was not answered about any of them.
 //! - The file is made, renamed and removed under the daemon's own credentials
-//!   ([`crate::backend::DaemonCredentials`]), whichever caller's request made it grow.
-//! - After a daemon has sealed its journal it writes to that path no more: the next
-//!   daemon's journal is there.
+//!   ([`crate::backend::DaemonCredentials`]), even if a caller's request made it grow.
+//! - After a daemon has sealed its journal it no longer writes to that path: the next daemon's
+//!   journal is there.
 
 mod file;
 mod next_rewrite;
@@ -59,15 +58,15 @@ pub(super) struct Journal {
     queued: AtomicU64,
     /// The number of the last entry that is in the file.
     flushed: AtomicU64,
-    /// What comes before the entries, or the last [`JournalEntry::Head`]; says nothing to this
-    /// module.
+    /// The bytes before the entries, or the last [`JournalEntry::Head`]. This module does not
+    /// interpret them.
     head: RankedMutex<Vec<u8>>,
     file: RankedMutex<JournalFile>,
     next_rewrite: Arc<NextRewrite>,
 }
 
-/// An entry that is perhaps not in the file yet. Flush it before the kernel is answered, with
-/// no table locked.
+/// An entry that may not be in the file yet. Flush it before the kernel is answered, with no table
+/// locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[must_use = "the entry is not in the journal's file before it is flushed"]
 pub(super) struct Unflushed(u64);
@@ -81,32 +80,31 @@ enum QueuedEntry {
     Panic,
 }
 
-/// The file, and what is in it.
+/// The file and its state.
 struct JournalFile {
     path: PathBuf,
-    /// `None` before the journal is started, once an entry could not be written, and once the
-    /// mount is the next daemon's.
+    /// `None` before the journal is started, after an entry could not be written, and after the
+    /// next daemon has taken over the mount.
     file: Option<File>,
     len: u64,
-    /// When it is rewritten.
+    /// The length at which it is rewritten, bytes.
     rewrite_at_len: u64,
     /// The last head that was taken from the queue.
     head: Vec<u8>,
-    /// How the journal is started: `Some` until its first file is made, or cannot be.
+    /// The result of the start: `Some` until the first file is made, or cannot be.
     start: Option<io::Result<()>>,
-    /// The entries that are being written, and their bytes; kept for their memory.
+    /// The entries that are being written, and their bytes; kept to reuse the memory.
     batch: JournalQueue,
     bytes: Vec<u8>,
 }
 
-/// It is not rewritten before it is so long, bytes: what a daemon that recovers the
-/// mount reads in a moment.
+/// A shorter file is not rewritten, bytes: a daemon that recovers the mount reads it quickly.
 const MIN_REWRITE_LEN: u64 = 256 << 10;
 
-/// It is rewritten when it is so many times as long as it was then.
+/// The file is rewritten when it has grown by this factor since the last rewrite.
 const REWRITE_GROWTH: u64 = 4;
 
-/// Buffers larger than this, bytes, are not kept.
+/// Larger buffers are not kept, bytes.
 const MAX_KEPT_BUFFER: usize = 64 << 10;
 
 impl Default for Journal {
@@ -134,12 +132,11 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Begins a journal in place of the one at `path`, `head` first. `record_tables` locks all
-    /// tables and calls [`Journal::record_from`]. Where the journal cannot be begun, the one
-    /// at `path` is of no use to any daemon any more either.
+    /// Starts a journal in place of the one at `path`; `head` comes first. `record_tables` locks
+    /// all tables and calls [`Journal::record_from`]. If the journal cannot be started, the one at
+    /// `path` is discarded too, as it no longer describes the tables.
     ///
-    /// # Errors
-    /// Where it cannot be written.
+    /// # Errors If it cannot be written.
     pub(super) fn start(
         &self,
         path: &Path,
@@ -158,19 +155,18 @@ impl Journal {
         self.file.lock().start.take().unwrap_or(Ok(()))
     }
 
-    /// Records all steps from now on, after the snapshot of the tables, which are locked.
+    /// Queues the snapshot of the tables, which are locked, and records all steps from now on.
     pub(super) fn record_from(
         &self,
         snapshot: FsSnapshot,
         unanswered: UnansweredRecord,
     ) -> Unflushed {
         let mut queue = self.queue.lock();
-        // Under the queue's lock, so that nothing is queued before the snapshot.
+        // Under the queue's lock, so nothing is queued before the snapshot.
         self.is_recording.store(true, Ordering::Release);
         self.push_to(&mut queue, QueuedEntry::Rewrite(Box::new(snapshot), unanswered, None))
     }
 
-    /// Whether steps are recorded.
     pub(super) fn is_recording(&self) -> bool {
         self.is_recording.load(Ordering::Acquire)
     }
@@ -206,13 +202,13 @@ impl Journal {
         Unflushed(self.queued.fetch_add(1, Ordering::Release) + 1)
     }
 
-    /// All entries that other threads have queued so far: for a step that need not be
-    /// recorded, as another thread has recorded the same just now.
+    /// All entries that other threads have queued. For a step that another thread has just
+    /// recorded, so this one need not record it.
     pub(super) fn all_queued(&self) -> Unflushed {
         Unflushed(self.queued.load(Ordering::Acquire))
     }
 
-    /// Returns when the entry is in the file, or the journal misses it and is empty.
+    /// Returns once the entry is in the file, or the journal is empty because it misses the entry.
     pub(super) fn flush(&self, entry: Unflushed) {
         if self.flushed.load(Ordering::Acquire) >= entry.0 {
             return;
@@ -227,7 +223,7 @@ impl Journal {
             std::mem::swap(&mut *queue, &mut file.batch);
             self.queued.load(Ordering::Acquire)
         };
-        // The entries of a write that panics are lost.
+        // If the write panics, its entries are lost.
         let written = catch_unwind(AssertUnwindSafe(|| self.write_batch(&mut file)));
         if let Err(error) = written.unwrap_or_else(|_| Err(io::Error::other("writing it panicked")))
         {
@@ -264,8 +260,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Replaces the head by `now`, if steps are recorded and that differs. Of two callers,
-    /// the later one has the newer head: `now` runs under the lock.
+    /// Replaces the head by `now`, if steps are recorded and the head differs. `now` runs under the
+    /// lock, so the later of two callers has the newer head.
     pub(super) fn update_head(&self, now: impl FnOnce() -> io::Result<Vec<u8>>) {
         if !self.is_recording() {
             return;
@@ -273,7 +269,7 @@ impl Journal {
         let mut head = self.head.lock();
         match now() {
             Ok(now) if *head == now => {
-                // Another thread may be about to write it.
+                // Another thread may have queued the same head and not written it yet.
                 let queued = self.all_queued();
                 drop(head);
                 self.flush(queued);
@@ -288,19 +284,19 @@ impl Journal {
         }
     }
 
-    /// What the caller needs to queue a rewrite, if one is due that no other caller has
-    /// claimed.
+    /// The right to queue a rewrite, if one is due and unclaimed.
     pub(super) fn claim_rewrite(&self) -> Option<RewriteClaim> {
         NextRewrite::claim(&self.next_rewrite)
     }
 
-    /// The next daemon serves the mount from now on.
+    /// From now on the next daemon serves the mount: this one writes no more entries.
     pub(super) fn seal(&self) {
         self.file.lock().file = None;
         self.is_recording.store(false, Ordering::Release);
     }
 
-    /// It misses an entry. Until it is empty, steps are queued, and wait for the file's lock.
+    /// The journal misses an entry. Until the file is empty, steps are still queued, and their
+    /// threads wait for the file's lock.
     fn invalidate(&self, state: &mut JournalFile, error: io::Error) {
         state.bytes.clear();
         if let Some(file) = state.file.take() {
@@ -317,7 +313,7 @@ fn empty_incomplete(file: &File, path: &Path, error: &io::Error) {
     let emptied = file.set_len(0);
     let journal = path.display();
     tracing::warn!(%journal, %error, "the journal cannot be written: if this daemon is killed, the mount is lost");
-    // Tidiness only, where it is empty.
+    // The file is empty, so its removal is only for tidiness.
     let removed = with_daemon_credentials(|_| std::fs::remove_file(path));
     if let (Err(error), Err(_) | Ok(Err(_))) = (emptied, removed) {
         tracing::error!(%journal, %error, "an incomplete journal stays; remove it");
@@ -335,11 +331,11 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Writes what is encoded.
+    /// Writes the encoded entries.
     fn write_encoded(&mut self) -> io::Result<()> {
         if let Some(file) = self.file.as_mut().filter(|_| !self.bytes.is_empty()) {
-            // One write(2), so that entries are there in their order, whenever the daemon
-            // is killed.
+            // One write(2) for all, so that a killed daemon leaves the first entries, in their
+            // order.
             file.write_all(&self.bytes)?;
             self.len += self.bytes.len() as u64;
         }
@@ -363,7 +359,7 @@ impl JournalFile {
                 self.rewrite_at_len = (len * REWRITE_GROWTH).max(MIN_REWRITE_LEN);
             }
             Err(error) if self.file.is_some() => {
-                // What is there is complete, only longer than it need be.
+                // The present file is complete, only longer than necessary.
                 self.put_off_rewrite();
                 let journal = self.path.display();
                 tracing::warn!(%journal, %error, "the journal cannot be rewritten and grows");
@@ -372,7 +368,7 @@ impl JournalFile {
         }
     }
 
-    /// What failed is tried again once the file is twice as long.
+    /// A failed rewrite is tried again once the file is twice as long.
     fn put_off_rewrite(&mut self) {
         self.rewrite_at_len = self.len * 2;
     }
@@ -383,11 +379,11 @@ impl JournalFile {
         self.start = Some(Err(error));
     }
 
-    /// The journal of an earlier daemon is of no use, where this one's cannot be begun.
+    /// Discards the journal of an earlier daemon, which is of no use if this one cannot be started.
     fn discard_older(&self) {
         let path = &self.path;
         let discarded = with_daemon_credentials(|_| {
-            // One of the two will do.
+            // One of the two is enough.
             let emptied = OpenOptions::new().write(true).truncate(true).open(path);
             let removed = std::fs::remove_file(path);
             emptied.is_ok() || removed.is_ok() || !path.exists()

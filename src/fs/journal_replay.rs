@@ -1,4 +1,4 @@
-//! The tables of a killed daemon, put together again from its journal.
+//! Restores the tables of a killed daemon from its journal.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -13,8 +13,7 @@ use crate::volume::VolumeMode;
 
 /// The journal of a killed daemon: its last head, and its tables.
 ///
-/// # Errors
-/// Where there is no journal, or it is incomplete, or of another form.
+/// # Errors If there is no journal, or it is incomplete or has another format.
 pub fn recover_journal(path: &Path, mode: VolumeMode) -> io::Result<(Vec<u8>, FsSnapshot)> {
     let JournalContents { head, snapshot, unanswered, steps } = journal::read(path)?;
     let mut replayed = ReplayedTables::new(snapshot, unanswered, mode);
@@ -22,7 +21,7 @@ pub fn recover_journal(path: &Path, mode: VolumeMode) -> io::Result<(Vec<u8>, Fs
     Ok((head, replayed.into_snapshot()))
 }
 
-/// The tables while the journal's steps are taken again.
+/// The tables while the journal's steps are replayed.
 struct ReplayedTables {
     snapshot: FsSnapshot,
     inodes: Inodes,
@@ -71,7 +70,7 @@ impl ReplayedTables {
                 }
             }
             JournalEntry::Close(handle) => drop(self.handles.remove(&handle)),
-            // How long ago is not known.
+            // The age of the change is unknown.
             JournalEntry::Changed(mark) => self.snapshot.changes.marks.push((mark, 0)),
             JournalEntry::Unsettled(ino, true) => drop(self.unsettled.insert(ino)),
             JournalEntry::Unsettled(ino, false) => drop(self.unsettled.remove(&ino)),

@@ -1,11 +1,11 @@
-//! What an open(2) that is in progress may ask of the kernel.
+//! The requests to the kernel that an open(2) in progress may make.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-/// What names a lent descriptor to the kernel; it is given up when dropped.
+/// Identifies a lent descriptor to the kernel. Dropping it ends the loan.
 pub type BackingId = Box<dyn Any + Send + Sync>;
 
 /// The kernel's side of an open(2) that is in progress. Its methods make system calls.
@@ -16,11 +16,11 @@ pub trait KernelOpen: Send + Sync {
     /// The errno with which the kernel refuses it.
     fn register_backing(&self, file: BorrowedFd<'_>) -> std::io::Result<BackingId>;
 
-    /// Has the kernel forget the attributes that it has of the file, before the reply.
+    /// Makes the kernel forget its attributes of the file, before the reply.
     fn invalidate_attrs(&self);
 }
 
-/// A caller without a kernel: no file is lent to it.
+/// A caller without a kernel: it takes no descriptor.
 impl KernelOpen for () {
     fn register_backing(&self, _: BorrowedFd<'_>) -> std::io::Result<BackingId> {
         Err(Errno::OPNOTSUPP.into())

@@ -1,16 +1,16 @@
-//! A directory's entries, packed into one piece of memory that the budget pays for.
+//! A directory's entries, packed into one buffer that is charged to the budget.
 //!
-//! A listing that fits is kept whole, in the replica's order: the entry with index `i`
-//! has the offset `i + 2`. One that does not fit is kept as a *window*. The entries then
-//! come in the order of a hash of their names, and that hash is the offset. So a window
-//! can be dropped at any time: another listing of the directory, by any replica, has each
-//! name at the same offset, and the window after that offset is collected from it.
+//! A listing that fits is kept whole, in the replica's order: the entry with index `i` has the
+//! offset `i + 2`. A listing that does not fit is kept as a *window*. Its entries are in the order
+//! of a hash of their names, and that hash is the offset. So a window can be dropped at any time.
+//! Another listing of the directory, by any replica, has each name at the same offset, and yields
+//! the window after that offset.
 //!
 //! *Invariants:*
-//! - An entry that is in the directory all the while is in every listing once, however
-//!   often windows were dropped.
-//! - Memory is claimed before it is used; only the first [`INITIAL_BUFFER_SIZE`] bytes of a listing that
-//!   is being collected may go beyond the budget, and these are not kept.
+//! - An entry that stays in the directory is in every listing once, however often windows were
+//!   dropped.
+//! - Memory is claimed before it is used. Only the first [`INITIAL_BUFFER_SIZE`] bytes of a listing
+//!   that is being collected may exceed the budget, and these are not kept.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -21,11 +21,11 @@ use super::listing_memory::{INITIAL_BUFFER_SIZE, ListingClaim, ListingMemory};
 use crate::backend::{DirEntry, FileKind};
 use crate::buffer::{Buffer, Reservation, size_class};
 
-/// A part of a directory's entries, or all; `.` and `..` have the offsets 0 and 1.
+/// All entries of a directory, or a window of them; `.` and `..` have the offsets 0 and 1.
 pub struct Listing {
     /// The directory.
     pub ino: Ino,
-    /// The directory that it lies in; itself for the root.
+    /// Its parent directory; itself for the root.
     pub parent: Ino,
     pub(super) packed: PackedEntries,
 }
@@ -37,19 +37,18 @@ pub struct ListedEntry<'a> {
     pub name: &'a OsStr,
     /// The inode number that the replica shows.
     pub number: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
-    /// The offset after it.
+    /// The offset after it, where the next read continues.
     pub next_offset: u64,
 }
 
-/// Entries without their directory.
 pub(super) struct PackedEntries {
     records: Buffer,
-    /// Where each record begins, in the order of the offsets.
+    /// The start of each record, in the order of the offsets.
     index: Vec<u32>,
     part: ListingPart,
-    /// Of the share that the records are charged to.
+    /// The claim on the share of whole listings or of windows.
     _share: Reservation,
     /// Whether the memory is within the budget.
     is_within_budget: bool,
@@ -84,14 +83,14 @@ const KINDS: [FileKind; 7] = [
     FileKind::BlockDevice,
 ];
 
-/// The claim for a listing whose records take `bytes`: a record is at least five times as
-/// long as its place in the index.
+/// The claim for a listing whose records take `bytes`. It includes the index: a record is at least
+/// five times as long as its index entry.
 pub(super) fn claim_size(bytes: u64) -> u64 {
     bytes + bytes / 4
 }
 
-/// Where a name is in windows: not to be foreseen by whoever chooses names, as names of
-/// one offset are listed together or not at all.
+/// The offset of a name in windows. Names with the same offset are listed together or not at all.
+/// So users that choose names must not be able to make their hashes collide.
 fn hashed_offset(name: &[u8]) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&blake3::hash(name).as_bytes()[..8]);
@@ -114,15 +113,14 @@ fn record_name(records: &[u8], at: usize) -> &[u8] {
 }
 
 impl Listing {
-    /// `.` and `..`, as far as they come at or after `offset`: number, offset to
-    /// go on from, name.
+    /// `.` and `..`, if they are at or after `offset`: inode number, next offset, name.
     pub fn dot_entries(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
         [(self.ino, 1, "."), (self.parent, 2, "..")]
             .into_iter()
             .skip(offset.min(FIRST_ENTRY_OFFSET) as usize)
     }
 
-    /// The entries from `offset` on, as far as they are here.
+    /// The entries from `offset` on that are in this listing or window.
     pub fn entries_from(&self, offset: u64) -> impl Iterator<Item = ListedEntry<'_>> {
         self.packed.entries_from(offset)
     }
@@ -149,7 +147,7 @@ impl PackedEntries {
                 let own = read_u64(&self.records, at);
                 let following =
                     self.index.get(i + 1).map(|at| read_u64(&self.records, *at as usize));
-                // Where names share an offset, a reader goes on with the first of them.
+                // If names share an offset, the reader continues with the first of them.
                 if following == Some(own) { own - 1 } else { own }
             }
         };
@@ -176,24 +174,24 @@ impl PackedEntries {
         }
     }
 
-    /// Whether it is in the replica's order, with nothing left out.
+    /// Whether it has all entries, in the replica's order.
     pub(super) fn is_whole(&self) -> bool {
         self.part == ListingPart::Whole
     }
 
-    /// Whether it may be kept beyond one answer.
+    /// Whether it may be kept after one reply.
     pub(super) fn is_within_budget(&self) -> bool {
         self.is_within_budget
     }
 
-    /// A whole listing that another daemon kept; `None` where there is no memory for it.
+    /// Restores a whole listing that another daemon kept; `None` if there is no memory for it.
     pub(super) fn restore(shelf: &ListingMemory, entries: &[DirEntry]) -> Option<Self> {
         let mut collector = ListingBuilder::new(shelf, 0).ok()?;
         entries.iter().for_each(|entry| collector.push(&entry.name, entry.ino, entry.kind));
         collector.finish(0).ok().filter(Self::is_whole)
     }
 
-    /// The entries, to be sent to another daemon.
+    /// The entries, for another daemon.
     pub(super) fn to_dir_entries(&self) -> Vec<DirEntry> {
         let entry = |one: ListedEntry<'_>| DirEntry {
             name: one.name.to_owned(),
@@ -204,7 +202,7 @@ impl PackedEntries {
     }
 }
 
-/// Where a listing of the right part of a directory comes together.
+/// Collects a listing, or the window of it that a reader needs.
 pub(super) struct ListingBuilder<'a> {
     shelf: &'a ListingMemory,
     records: Buffer,
@@ -218,15 +216,14 @@ pub(super) struct ListingBuilder<'a> {
     end_offset: Option<u64>,
     /// Whether the offsets are hashes.
     is_hashed: bool,
-    /// Whether entries could not be taken.
+    /// Whether an entry was lost for lack of memory.
     has_dropped_entries: bool,
 }
 
 impl<'a> ListingBuilder<'a> {
-    /// Collects for a reader at `offset`.
+    /// Starts a listing for a reader at `offset`.
     ///
-    /// # Errors
-    /// ENOMEM where the system has no memory.
+    /// # Errors ENOMEM if the system has no memory.
     pub(super) fn new(shelf: &'a ListingMemory, offset: u64) -> Result<Self, Errno> {
         let (claim, is_paid) = shelf.claim_first(claim_size(INITIAL_BUFFER_SIZE));
         let ListingClaim { share, budget } = claim;
@@ -248,7 +245,7 @@ impl<'a> ListingBuilder<'a> {
         })
     }
 
-    /// One more entry of the directory.
+    /// Adds an entry of the directory.
     pub(super) fn push(&mut self, name: &OsStr, number: u64, kind: FileKind) {
         let name = name.as_bytes();
         let mut offset = 0;
@@ -282,13 +279,13 @@ impl<'a> ListingBuilder<'a> {
         self.index.push(at as u32);
     }
 
-    /// Twice the room, if there may be so much.
+    /// Doubles the buffer, if the limits allow it.
     fn grow(&mut self) -> bool {
         let wanted = 2 * self.records.len() as u64;
         wanted <= self.shelf.max_buffer_size() && self.move_to_buffer(wanted)
     }
 
-    /// Moves the records to a buffer of `bytes`; false where there is none.
+    /// Moves the records to a buffer of `bytes`; false if there is none.
     fn move_to_buffer(&mut self, bytes: u64) -> bool {
         let Some(ListingClaim { share, budget }) = self.shelf.claim(claim_size(bytes)) else {
             return false;
@@ -299,8 +296,7 @@ impl<'a> ListingBuilder<'a> {
         true
     }
 
-    /// Leaves out the half of the entries that comes last in a window. False where that
-    /// makes no room.
+    /// Drops the last half of the window's entries. False if that makes no room.
     fn halve_window(&mut self) -> bool {
         self.sort_by_hash();
         let offset = |at: &u32| read_u64(&self.records, *at as usize);
@@ -323,7 +319,7 @@ impl<'a> ListingBuilder<'a> {
         true
     }
 
-    /// Puts the entries into the order of windows.
+    /// Sorts the entries into the order of windows.
     fn sort_by_hash(&mut self) {
         if !self.is_hashed {
             for at in &self.index {
@@ -339,9 +335,8 @@ impl<'a> ListingBuilder<'a> {
 
     /// The listing, for a reader at `offset`.
     ///
-    /// # Errors
-    /// ESTALE where the offset is one of a whole listing, and there is no memory for that;
-    /// ENOMEM where entries could not be taken.
+    /// # Errors ESTALE if the offset belongs to a whole listing, and there is no memory for one;
+    /// ENOMEM if entries were lost for lack of memory.
     pub(super) fn finish(mut self, offset: u64) -> Result<PackedEntries, Errno> {
         if self.has_dropped_entries {
             return Err(Errno::NOMEM);
@@ -361,7 +356,7 @@ impl<'a> ListingBuilder<'a> {
             Some(share) => (ListingPart::Whole, share),
             None => {
                 self.sort_by_hash();
-                // A reader past it needs another window.
+                // A reader past this offset needs another window.
                 let last = self.index.last().map(|at| read_u64(&self.records, *at as usize));
                 let until = self.end_offset.and(last);
                 (ListingPart::Window { after: self.after_offset, until }, self.share)

@@ -18,13 +18,13 @@ struct CachedListing {
     listing: Option<Arc<Listing>>,
     /// When a reader last asked for it.
     last_used: Option<Instant>,
-    /// Whether it has been read from the start.
+    /// Whether it was read from the start.
     is_started: bool,
-    /// Stands for the listing that was lost with the daemon before this one.
+    /// The digest of a listing that was lost with the previous daemon.
     lost_digest: Option<ListingDigest>,
 }
 
-/// What the next daemon has to know of it.
+/// The state for the next daemon.
 pub(super) struct ListingCacheRecord {
     pub(super) is_started: bool,
     pub(super) listing: ListingRecord,
@@ -43,7 +43,7 @@ fn digest_of_names<'a>(names: impl Iterator<Item = &'a OsStr>) -> ListingDigest 
     digest
 }
 
-/// Tells a listing from another.
+/// Identifies a listing.
 pub(super) fn digest_of_listing(listing: &Listing) -> ListingDigest {
     digest_of_names(listing.entries_from(0).map(|entry| entry.name))
 }
@@ -59,7 +59,7 @@ impl ListingCache {
         Self(RankedMutex::new(LockRank::ListingCache, cached))
     }
 
-    /// The listing kept, if it has the entries that come next for a reader at `offset`.
+    /// The kept listing, if it has the entries that come next for a reader at `offset`.
     pub(super) fn get(&self, offset: u64) -> Option<Arc<Listing>> {
         let mut kept = self.0.lock();
         if offset == 0 && std::mem::replace(&mut kept.is_started, true) {
@@ -68,19 +68,19 @@ impl ListingCache {
         kept.last_used = Some(Instant::now());
         let listing = Arc::clone(kept.listing.as_ref()?);
         if !listing.packed.covers(offset) {
-            // Makes room for the next one.
+            // Frees the memory for the next window.
             kept.listing.take_if(|listing| !listing.packed.is_whole());
             return None;
         }
         if !listing.packed.is_whole() && listing.entries_from(offset).next().is_none() {
-            // It has been read to the end.
+            // The reader has reached the end.
             kept.listing = None;
         }
         Some(listing)
     }
 
-    /// Keeps the directory as it is listed now, for a reader at `offset`; false where the
-    /// offset is of another listing, which was lost.
+    /// Keeps the present listing of the directory, for a reader at `offset`. False if the offset
+    /// belongs to another listing, which was lost.
     pub(super) fn set(&self, listing: &Arc<Listing>, offset: u64) -> bool {
         let mut kept = self.0.lock();
         if listing.packed.is_whole() {
@@ -95,8 +95,8 @@ impl ListingCache {
         true
     }
 
-    /// Writes it down: `with_listing`, or with a digest in place of that. A window is
-    /// collected again by the next daemon.
+    /// The state as a record: `with_listing`, or with a digest instead. The next daemon collects a
+    /// window again.
     pub(super) fn snapshot(&self, with_listing: bool) -> ListingCacheRecord {
         let kept = self.0.lock();
         let whole = kept.listing.as_ref().filter(|listing| listing.packed.is_whole());
@@ -110,7 +110,7 @@ impl ListingCache {
         ListingCacheRecord { is_started: kept.is_started, listing, lost_digest }
     }
 
-    /// What the directory `ino` kept in the daemon before, where there is memory for it.
+    /// Restores the state of the directory `ino`; its listing only if there is memory for it.
     pub(super) fn restore(ino: Ino, record: ListingCacheRecord, memory: &ListingMemory) -> Self {
         let ListingCacheRecord { is_started, listing, lost_digest } = record;
         let mut cached = CachedListing { is_started, lost_digest, ..CachedListing::default() };

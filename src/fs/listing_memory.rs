@@ -1,9 +1,9 @@
 //! Memory for the listings of open directories.
 //!
-//! It is claimed from the volume's budget, and never more of it than two shares: one for
-//! listings that are kept whole until their directory is closed, one for windows. Users
-//! who keep many directories open can fill the first; they cannot fill the second, as
-//! windows that have not been used for a while are dropped for others.
+//! Listings claim memory from the volume's budget, and are limited to two shares of it. One is for
+//! listings that are kept whole until their directory is closed, the other for windows. Users that
+//! keep many directories open can fill the first share. They cannot fill the second, as windows
+//! that were not used for a while are evicted for others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -13,25 +13,24 @@ use crate::buffer::{Budget, Buffer, Reservation};
 use crate::read::Reader;
 use crate::sync::{LockRank, RankedMutex};
 
-/// Memory for listings.
 pub(super) struct ListingMemory {
     reader: Arc<Reader>,
     whole_budget: Budget,
     window_budget: Budget,
-    /// Where windows are kept, by the handles of their directories.
+    /// The caches that keep a window, by the handles of their directories.
     windows: RankedMutex<HashMap<u64, Weak<dyn WindowKeeper>>>,
 }
 
-/// Keeps a window of a directory's entries for its readers.
+/// A cache that keeps a window of a directory's entries for its readers.
 pub(super) trait WindowKeeper: Send + Sync {
-    /// How long ago the window was used; `None` where none is kept.
+    /// The time since the window was last used; `None` if there is none.
     fn window_idle_time(&self) -> Option<Duration>;
 
-    /// Drops the window; whether one was kept.
+    /// Drops the window; returns whether there was one.
     fn drop_window(&self) -> bool;
 }
 
-/// A claim of a share, and of the budget.
+/// A claim on a share, and on the budget.
 pub(super) struct ListingClaim {
     pub(super) share: Reservation,
     pub(super) budget: Reservation,
@@ -40,16 +39,16 @@ pub(super) struct ListingClaim {
 /// A listing's first allocation, bytes: some hundred entries.
 pub(super) const INITIAL_BUFFER_SIZE: u64 = 16 << 10;
 
-/// Each share is one part in so many of the budget. What incoming writes and locks may
-/// have besides leaves reads the room of two of the largest requests.
+/// Each share is the budget divided by this. With the shares of incoming writes and of locks, it
+/// leaves reads enough for two of the largest requests.
 const BUDGET_DIVISOR: u64 = 8;
 
-/// A listing is kept whole where it takes no more than one part in so many of what is left
-/// for such: large directories, however many, leave room for small ones.
+/// A listing is kept whole if it takes at most the rest of the share divided by this. So large
+/// directories, however many, leave room for small ones.
 const MAX_WHOLE_DIVISOR: u64 = 4;
 
-/// A window that was not used for so long may be dropped for a larger one. Longer than a
-/// program that lists takes from one part of the listing to the next.
+/// A window that was idle for this time may be evicted for another listing. A program that lists
+/// takes less time from one part of the listing to the next.
 const MIN_WINDOW_IDLE: Duration = Duration::from_secs(1);
 
 impl ListingMemory {
@@ -61,14 +60,14 @@ impl ListingMemory {
         Self { reader, whole_budget: whole, window_budget: windows, windows: keepers }
     }
 
-    /// The largest buffer of one listing: while it moves from one of half the size, both
-    /// are there.
+    /// The largest buffer of one listing, bytes: while a listing moves to a buffer of twice the
+    /// size, both buffers exist.
     pub(super) fn max_buffer_size(&self) -> u64 {
         let most = self.window_budget.limit() * 8 / 15;
         if most < 2 * INITIAL_BUFFER_SIZE { INITIAL_BUFFER_SIZE } else { 1 << most.ilog2() }
     }
 
-    /// Claims `bytes`; windows that are not in use make room.
+    /// Claims `bytes`; evicts idle windows if necessary.
     pub(super) fn claim(&self, bytes: u64) -> Option<ListingClaim> {
         loop {
             if let Some(share) = self.window_budget.claim(bytes) {
@@ -81,8 +80,9 @@ impl ListingMemory {
         }
     }
 
-    /// Claims what a listing begins with, whatever has to be dropped for it; says whether
-    /// it is within the budget. There are no more claims beyond it than threads that list.
+    /// Claims the first buffer of a listing, and evicts any window for it. The second value is
+    /// whether the claim is within the budget. Claims beyond it are limited by the number of
+    /// threads that list.
     pub(super) fn claim_first(&self, bytes: u64) -> (ListingClaim, bool) {
         loop {
             if let Some(claim) = self.claim(bytes) {
@@ -96,20 +96,20 @@ impl ListingMemory {
         }
     }
 
-    /// A buffer of `bytes`; `None` where the system has no memory.
+    /// A buffer of `bytes`; `None` if the system has no memory.
     pub(super) fn buffer(&self, bytes: u64, claim: Reservation) -> Option<Buffer> {
         self.reader.buffers().allocate(bytes as usize, claim).ok()
     }
 
-    /// Claims the share for a listing that is to be kept whole; one that is `bound` to be
-    /// so may take all that is left.
+    /// Claims the share for a listing that is kept whole. If it is `bound` to be whole, it may take
+    /// the whole rest of the share.
     pub(super) fn claim_whole(&self, bytes: u64, bound: bool) -> Option<Reservation> {
         let left = self.whole_budget.limit().saturating_sub(self.whole_budget.used());
         let is_fair = bound || bytes <= left / MAX_WHOLE_DIVISOR;
         if is_fair { self.whole_budget.claim(bytes) } else { None }
     }
 
-    /// A window is kept for the directory that is open by this handle.
+    /// Records that the directory that is open by this handle keeps a window.
     pub(super) fn track_window(&self, handle: u64, keeper: Weak<dyn WindowKeeper>) {
         let mut kept = self.windows.lock();
         if kept.len() == kept.capacity() {
@@ -120,8 +120,8 @@ impl ListingMemory {
         kept.insert(handle, keeper);
     }
 
-    /// Drops the window that was used least lately, if that was `idle` ago; whether there
-    /// was one.
+    /// Evicts the window that was idle longest, if that is at least `idle`; returns whether one was
+    /// evicted.
     fn drop_oldest_window(&self, idle: Duration) -> bool {
         let mut kept = self.windows.lock();
         let oldest = kept

@@ -1,17 +1,16 @@
 //! Locks of fcntl(2) and flock(2), kept by the write replica.
 //!
-//! Every owner (a process, or for flock an open file) locks through a descriptor
-//! of its own on the write replica, by open file description locks: there the
-//! owners of this mount are in each other's way as they are in that of programs on
-//! that machine and, over NFS, on other clients. As on NFS, flock(2) is a lock of
-//! the whole file among all the others: the FUSE library does not say which of the
-//! two was asked for.
+//! Every owner (a process, or for flock an open file) locks through its own descriptor on that
+//! replica, by open file description locks. So the owners of this mount exclude each other, other
+//! programs on that machine and, over NFS, other clients. As on NFS, flock(2) is a lock of the
+//! whole file that conflicts with all others. The FUSE library does not say which of the two calls
+//! it was.
 //!
-//! Nobody waits inside a call for a lock: all of a replica's threads could, and the
-//! one who gives it up would find none. Who has to wait is asked for again, soon
-//! after somebody here gave up a lock of that file, and now and then besides.
-//! A signal ends the wait: the kernel does not tell this library of it, so it is
-//! looked for in /proc.
+//! No call on the replica waits for a lock. Waiting calls could hold all of a replica's threads,
+//! and the owner that releases the lock would find none. A lock that is taken is requested again,
+//! soon after an owner on this mount releases a lock of that file, and at intervals besides. A
+//! signal ends the wait. The FUSE library does not pass the kernel's interrupt on, so fanfs reads
+//! pending signals in /proc.
 
 mod lock_memory;
 mod owners;
@@ -42,31 +41,32 @@ use crate::sync::{LockRank, RankedMutex};
 use lock_memory::{LockMemory, LockSlot};
 use owners::OwnerTable;
 
-/// Who owns a lock, as the kernel numbers them.
+/// The owner of a lock, by the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner(pub u64);
 
-/// Whether to wait for a lock that somebody else has.
+/// Whether to wait for a lock that another owner has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockWait {
-    /// No.
+    /// Fail at once.
     NoWait,
-    /// This thread does, as this process sees it; 0 where it does not.
+    /// Wait for this thread, by its number in the daemon's PID namespace; 0 if it is not visible
+    /// there.
     Thread(u32),
 }
 
-/// What becomes of a lock whose call the replica may answer after the call has failed: the
-/// caller has the lock, or the replica's thread takes it back. Whichever is settled first holds.
+/// Settles a lock whose call the replica may answer after the call has failed. Either the caller
+/// has the lock, or the replica's thread releases it again. The first to settle it decides.
 #[derive(Default)]
 struct LockOutcome(OnceLock<Option<Lock>>);
 
 impl LockOutcome {
-    /// The replica has answered. False where the caller gets an error.
+    /// The replica has answered. False if the caller gets an error.
     fn keep(&self, answer: Lock) -> bool {
         self.0.get_or_init(|| Some(answer)).is_some()
     }
 
-    /// The call has failed. The replica's answer, if it came before.
+    /// The call has failed. Returns the replica's answer, if it came first.
     fn give_up(&self) -> Option<Lock> {
         *self.0.get_or_init(|| None)
     }
@@ -78,7 +78,7 @@ pub struct Locks {
     calls: Arc<ReplicaCalls>,
     owners: RankedMutex<OwnerTable>,
     memory: LockMemory,
-    /// Files that somebody waits for.
+    /// Files with waiters.
     waiters: Mutex<HashMap<Ino, Arc<Notify>>>,
 }
 
@@ -88,26 +88,26 @@ struct LockWaiter {
     ino: Ino,
     owner: LockOwner,
     lock: Lock,
-    /// The thread that waits.
+    /// The thread that waits, in the daemon's PID namespace.
     thread: u32,
-    /// Pays for the wait.
+    /// Memory for the wait.
     _slot: LockSlot,
 }
 
 #[derive(Default)]
 struct OwnerDescriptor {
-    /// Opened for this owner alone; locked while it is opened.
+    /// The descriptor of this owner only; locked while it is opened.
     file: Mutex<Option<Arc<dyn BackendFile>>>,
-    /// Pays for it.
+    /// Memory for the owner.
     _slot: Option<LockSlot>,
 }
 
-/// How often a lock is asked for again: at first, and at most.
+/// The intervals between requests for a lock: the first one, and the longest.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Locks {
-    /// No locks yet; `budget` pays for them.
+    /// No locks; their memory comes from `budget`.
     pub(super) fn new(tables: Arc<Tables>, calls: Arc<ReplicaCalls>, budget: Budget) -> Self {
         Self {
             tables,
@@ -118,8 +118,7 @@ impl Locks {
         }
     }
 
-    /// An owner that is about to take a lock through `handle`; `None` where its user has
-    /// too many.
+    /// The owner of a lock that will be taken through `handle`; `None` if its user has too many.
     fn owner_for_lock(
         &self,
         key: (Ino, LockOwner),
@@ -134,17 +133,17 @@ impl Locks {
         Some(owners.add_handle(key, handle))
     }
 
-    /// A handle is closed: owners that took locks through it alone have none left.
+    /// A handle was closed: owners that took locks only through it lose them.
     pub(super) fn release_handle(&self, handle: u64) {
         let over = self.owners.lock().remove_handle(handle);
         for (ino, owner) in over {
-            // Closing its descriptor gives them up.
+            // Closing its descriptor releases them.
             drop(owner);
             self.wake_waiters(ino);
         }
     }
 
-    /// Somebody here gave up a lock of this file.
+    /// An owner on this mount has released a lock of this file.
     fn wake_waiters(&self, ino: Ino) {
         if let Some(waiting) = self.waiters.lock().get(&ino) {
             waiting.notify_waiters();
@@ -155,7 +154,7 @@ impl Locks {
         Arc::clone(self.waiters.lock().entry(ino).or_default())
     }
 
-    /// Forgets that a file is waited for, if nobody else does.
+    /// Removes the waiters' entry of a file, if this was the last waiter.
     fn remove_waiter(&self, ino: Ino, own: Arc<Notify>) {
         let mut awaited = self.waiters.lock();
         drop(own);
@@ -184,7 +183,7 @@ impl OwnerDescriptor {
             expected: None,
         };
         use rustix::io::Errno as E;
-        // An exclusive lock wants a file that may be written, a shared one does not.
+        // An exclusive lock needs a descriptor that may write, a shared one does not.
         let opened = match for_write {
             true => backend.open_to_write(open.path(), &how),
             false => Err(E::ROFS.into()),
@@ -197,7 +196,7 @@ impl OwnerDescriptor {
             Err(error) => return Err(error),
         };
         if attr.id.ino != open.version().ino {
-            // Another file has its name.
+            // Another file has the name.
             return Err(BackendError::Os(E::NOLCK));
         }
         Ok(Arc::clone(file.insert(opened)))
@@ -224,20 +223,21 @@ impl Locks {
         }
         let thread = match waiting {
             LockWait::NoWait => return Err(Errno::AGAIN),
-            // A thread that this process cannot see could not be interrupted.
+            // fanfs cannot see signals of a thread that is not visible to it, so the wait could not
+            // be interrupted.
             LockWait::Thread(0) => return Err(Errno::NOLCK),
             LockWait::Thread(thread) => thread,
         };
         let slot = self.memory.reserve(file.credentials.uid()).ok_or(Errno::NOLCK)?;
         let wait = LockWaiter { handle, ino: file.ino, owner, lock, thread, _slot: slot };
-        // The tries of a wait do not hold up a handover.
+        // The wait does not delay a handover.
         task::release_held();
         let waiting = Arc::clone(self).wait_for_lock(wait);
-        // The volume is going away where the runtime does not end it.
+        // If the runtime does not finish it, the volume is being shut down.
         self.calls.runtime.spawn(waiting).await.unwrap_or(Err(Errno::IO))
     }
 
-    /// The lock in the way of this one.
+    /// The lock that conflicts with this one.
     pub async fn test_lock(
         self: &Arc<Self>,
         handle: HandleId,
@@ -284,7 +284,7 @@ impl Locks {
             }
         };
         let answer = match self.calls.client.call_once(once, lock).await {
-            // It was late, and the replica has answered all the same.
+            // The call was late, but the replica answered before it was given up.
             Err(error) => outcome.give_up().ok_or(error),
             answer => answer,
         };
@@ -292,14 +292,14 @@ impl Locks {
             (Ok(_), LockRequest::Set(Lock { kind: LockKind::None, .. })) => {
                 self.wake_waiters(ino);
             }
-            // The owner of a lock is to see what others wrote before.
+            // The owner of a lock must see earlier writes of others.
             (Ok(_), LockRequest::Set(_)) if for_write => self.tables.record_inode_change(ino),
             _ => {}
         }
         Ok(answer?)
     }
 
-    /// Tries the lock until it is had, or a signal ends the wait. Runs on the runtime.
+    /// Repeats the request until the lock is taken, or a signal ends the wait. Runs on the runtime.
     async fn wait_for_lock(self: Arc<Self>, waiter: LockWaiter) -> FsResult<()> {
         let LockWaiter { handle, ino, owner, lock, thread, _slot } = waiter;
         let released = self.add_waiter(ino);
@@ -340,13 +340,13 @@ impl Locks {
                 None => Ok(()),
             }
         };
-        // Closing the descriptor releases them where this fails.
+        // If this fails, closing the descriptor releases the locks.
         let _ = self.calls.client.call_once(once, unlock).await;
         self.wake_waiters(ino);
     }
 }
 
-/// Whether a signal waits for a thread, which waits for us.
+/// Whether a signal is pending for a thread that waits for this daemon.
 fn has_pending_signal(thread: u32) -> bool {
     let Ok(status) = crate::capabilities::proc_status(thread) else {
         return true;
@@ -357,8 +357,8 @@ fn has_pending_signal(thread: u32) -> bool {
     const KILL: u64 = 1 << 8;
     let own = mask("SigPnd:");
     let shared = mask("ShdPnd:");
-    // What the process got may be for another of its threads. This one would be told
-    // of an errno that the kernel keeps to itself, if it were not for it.
+    // A signal to the process may be for another of its threads. This thread would then see an
+    // errno that is internal to the kernel.
     let is_alone = value("Threads:") == Some("1");
     let pending = own | if is_alone { shared } else { shared & KILL };
     pending & !mask("SigBlk:") != 0

@@ -1,9 +1,8 @@
-//! What changes data, names and attributes: all on the write replica, once.
+//! Changes of data, names and attributes: each is made on the write replica, once.
 //!
-//! A change is noted ([`super::recent_changes`]) before it is sent and again when it has
-//! ended, as others may look at the same names meanwhile. The names that the
-//! kernel knows are changed here as they were changed there, once it is known
-//! that they were.
+//! A change is noted ([`super::recent_changes`]) before it is sent and again when it has ended,
+//! because other requests may look at the same names meanwhile. The names that the kernel knows are
+//! changed here once the write replica has confirmed the change.
 
 mod append;
 mod create;
@@ -31,17 +30,17 @@ pub use range_ops::{CopyRequest, FallocateRequest};
 pub use rename::RenameRequest;
 pub use write::WriteRequest;
 
-/// Changes.
+/// The operations that change something.
 pub struct Mutations {
     pub(super) tables: Arc<Tables>,
     pub(super) calls: Arc<ReplicaCalls>,
-    /// Tells the kernel of what was made.
+    /// Makes the replies for new entries.
     pub(super) namespace: Arc<Namespace>,
-    /// Opens what is made, or truncated.
+    /// Opens files that are created or truncated.
     pub(super) open_files: Arc<OpenFiles>,
     /// Releases locks when a descriptor is closed.
     pub(super) locks: Arc<Locks>,
-    /// Memory for what requests carry.
+    /// Memory for the data of requests.
     pub(super) payload_budget: Arc<PayloadBudget>,
     pub(super) counters: Arc<VolumeCounters>,
 }

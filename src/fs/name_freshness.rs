@@ -1,16 +1,15 @@
-//! The object that a name stood for when a mount last asked its server.
+//! The object that a mount's server last showed by a name.
 //!
-//! Another client replaces a file. One replica's mount shows the new file, and the other
-//! mounts show the old one until their caches expire. After fanfs has shown the new file, a
-//! lookup on another replica would go back in time: the name would stand for the old file
-//! again, and an open that failed with ESTALE would fail once more. One NFS mount never goes
-//! back.
+//! Another client replaces a file. One replica's mount shows the new file, and the other mounts
+//! show the old one until their caches expire. After fanfs has shown the new file, a lookup on
+//! another replica would go back in time. The name would lead to the old file again, and an open
+//! that failed with ESTALE would fail once more. A single NFS mount never goes back.
 //!
-//! So a mount that contradicts the object known by a name asks its server for the directory
-//! before fanfs believes it ([`super::tables`]), and fanfs remembers the answer here. For a minute every mount that
-//! contradicts that answer asks its server, too. The replica that found an object is asked
-//! first about its name. A replica that found none is not: it may have lost the file, and
-//! the others would not be heard.
+//! So a mount that contradicts the object known by a name asks its server for the directory before
+//! fanfs trusts it ([`super::tables`]). This module remembers the answer. For a minute every mount
+//! that contradicts it also asks its server. The replica that found an object is asked first about
+//! its name. A replica that found none is not: it may have lost the file, and the other replicas
+//! would not be asked.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -29,9 +28,9 @@ const NAME_CACHE_LIFETIME: Duration = Duration::from_secs(60);
 /// The number of names remembered. The oldest is evicted first.
 const MAX_TRACKED_NAMES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Names about which some mount has asked its server.
+/// The last server answers, by the hash of the path.
 pub(super) struct NameFreshness {
-    /// Whether there are any; read without the lock.
+    /// Whether there are any answers; read without the lock.
     is_nonempty: AtomicBool,
     names: Mutex<LruCache<[u8; 16], ServerAnswer>>,
 }
@@ -73,27 +72,27 @@ fn key(path: &Path) -> [u8; 16] {
 }
 
 impl NameFreshness {
-    /// A mount has asked its server about `path`.
+    /// Records the answer of a server about `path`.
     pub(super) fn record(&self, path: &Path, answer: ServerAnswer) {
         let mut names = self.names.lock();
         names.push(key(path), answer);
         self.is_nonempty.store(true, Ordering::Relaxed);
     }
 
-    /// The name stands for the object that was known before.
+    /// Forgets the answer: the name leads to the object that was known before.
     pub(super) fn forget(&self, path: &Path) {
         if self.is_nonempty.load(Ordering::Relaxed) {
             self.names.lock().pop(&key(path));
         }
     }
 
-    /// The replica to be asked first about `path`, if there is one.
+    /// The replica to ask first about `path`, if any.
     pub(super) fn preferred_replica(&self, path: &Path, now: Instant) -> Option<ReplicaId> {
         let answer = self.get(path, now)?;
         answer.object.map(|_| answer.replica)
     }
 
-    /// The answer of a server about `path`, if any mount has asked lately.
+    /// The answer of a server about `path`, if a mount has asked within [`NAME_CACHE_LIFETIME`].
     pub(super) fn get(&self, path: &Path, now: Instant) -> Option<ServerAnswer> {
         if !self.is_nonempty.load(Ordering::Relaxed) {
             return None;
@@ -104,7 +103,7 @@ impl NameFreshness {
             names.pop_lru();
         }
         self.is_nonempty.store(!names.is_empty(), Ordering::Relaxed);
-        // Reading it does not make it younger.
+        // `peek` does not count as a use, so the order stays that of the answers.
         names.peek(&key(path)).filter(|answer| !is_old(answer.recorded_at)).copied()
     }
 }

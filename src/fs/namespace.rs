@@ -1,10 +1,11 @@
-//! The tree as the kernel sees it: names, attributes, listings, and what the kernel forgets.
+//! The tree as the kernel sees it: names, attributes, listings, and the lookups that the kernel
+//! forgets.
 //!
-//! A replica is asked by path, or by the open file where the name is gone. Nothing is changed
-//! on a replica here, and no data of a file is read.
+//! A replica is asked by path, or by an open file if the name is gone. This module changes nothing
+//! on a replica, and reads no data of files.
 //!
-//! *Invariant:* paths sent to replicas are made of names that the kernel looked up, with no
-//! `.` or `..` among them.
+//! *Invariant:* paths sent to replicas consist of names that the kernel looked up, without `.` or
+//! `..`.
 
 mod getattr;
 mod path_queries;
@@ -35,7 +36,7 @@ pub struct Namespace {
     tables: Arc<Tables>,
     calls: Arc<ReplicaCalls>,
     listing_memory: Arc<ListingMemory>,
-    /// What the root was last seen to be.
+    /// The last known attributes of the root, and the replica that showed them.
     last_root_attr: Mutex<Option<(ReplicaId, Attr)>>,
 }
 
@@ -48,7 +49,7 @@ impl Namespace {
         Self { tables, calls, listing_memory, last_root_attr: Mutex::new(None) }
     }
 
-    /// Looks a name up; the kernel then knows the inode once more.
+    /// Looks up a name; the kernel then knows the inode once more.
     pub async fn lookup(&self, caller: RequestContext, at: EntryName<'_>) -> FsResult<InodeAttr> {
         let since = Instant::now();
         let look_up = || self.try_lookup(caller, at, since);
@@ -85,8 +86,8 @@ impl Namespace {
                     || !self.tables.inodes.lock().is_current_entry(parent, name, ino, asked)
             };
             match ino.filter(|ino| is_outdated(*ino)) {
-                // It was changed by another name, or removed meanwhile. It is looked up again,
-                // by the path that its directory has now.
+                // The object was changed through another name, or removed meanwhile. The lookup is
+                // repeated, by the path that its directory has now.
                 Some(ino) => {
                     asked = self.tables.change_seq();
                     target = self.calls.target_of_inode(ino, &path).for_retry_of(target);
@@ -101,7 +102,7 @@ impl Namespace {
         }
     }
 
-    /// What a replica is asked for a lookup.
+    /// The operation of a replica for a lookup.
     fn stat_entry_op(
         &self,
         at: EntryName<'_>,
@@ -123,8 +124,8 @@ impl Namespace {
         }
     }
 
-    /// The kernel is about to be told of what has this name; it was asked for when
-    /// there had been `asked` changes, by `request`.
+    /// The reply by which the kernel learns of the object with this name, for `request`. The object
+    /// was looked up after `asked` changes.
     pub(super) fn entry_reply(
         &self,
         at: EntryName<'_>,
@@ -143,7 +144,7 @@ impl Namespace {
         Ok(InodeAttr { ino, attr: *found.attr })
     }
 
-    /// Attributes of the object at `path`, which is made of plain names.
+    /// Attributes of the object at `path`, which consists of plain names.
     pub async fn stat_path(&self, path: PathBuf) -> FsResult<Attr> {
         let target = self.calls.target(&path);
         let stat = move |_: ReplicaId, backend: &dyn Backend| backend.stat(&path);
@@ -151,7 +152,7 @@ impl Namespace {
         Ok(attr)
     }
 
-    /// The kernel forgets `count` lookups of an inode.
+    /// The kernel has forgotten `count` lookups of an inode.
     pub fn forget(&self, ino: Ino, count: u64) {
         self.tables.inodes.lock().forget(ino, count);
         self.tables.compact_journal_if_due();

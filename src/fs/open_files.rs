@@ -1,8 +1,8 @@
 //! Open files: how they are opened, read and closed.
 //!
-//! All handles of a file read one version, from any replica that has it, or what the write
-//! replica has while any handle may write it ([`super::write_gate`]). Nothing is changed on a
-//! replica here, but that an open may truncate.
+//! All handles of a file read one version, from any replica that has it. While a handle may write
+//! the file, all handles read what the write replica has ([`super::write_gate`]). This module
+//! changes nothing on a replica, except that an open may truncate.
 
 mod open;
 mod open_to_write;
@@ -31,7 +31,7 @@ use crate::telemetry::VolumeCounters;
 pub use open::OpenedFile;
 pub(super) use open_to_write::{OpenForWrite, OpenedWriter, WriteHandle};
 
-/// Open files.
+/// The open files of a volume, and the operations on them.
 pub struct OpenFiles {
     tables: Arc<Tables>,
     calls: Arc<ReplicaCalls>,
@@ -41,12 +41,12 @@ pub struct OpenFiles {
     activity: ActivityLog,
     /// Whether the kernel maps files that are open direct.
     direct_mmap: AtomicBool,
-    /// Memory for what requests carry.
+    /// Memory for the data of requests.
     payload_budget: Arc<PayloadBudget>,
     counters: Arc<VolumeCounters>,
 }
 
-/// What open files are made over.
+/// The parts that open files use.
 pub(super) struct OpenFilesParts {
     pub(super) tables: Arc<Tables>,
     pub(super) calls: Arc<ReplicaCalls>,
@@ -73,35 +73,35 @@ impl OpenFiles {
         })
     }
 
-    /// The kernel maps files that are open direct, or it does not.
+    /// Sets whether the kernel maps files that are open direct.
     pub fn set_direct_mmap(&self, it_does: bool) {
         self.direct_mmap.store(it_does, Ordering::Relaxed);
     }
 
-    /// Whether the kernel is to read files from one replica by itself.
+    /// Whether passthrough is configured.
     pub fn is_passthrough_wanted(&self) -> bool {
         self.passthrough.is_wanted()
     }
 
-    /// The kernel cannot.
+    /// Turns passthrough off, because the kernel cannot do it; `why` is the reason.
     pub fn disable_passthrough(&self, why: String) {
         self.passthrough.disable(why);
     }
 
-    /// How that stands.
+    /// The state of passthrough.
     pub fn passthrough_status(&self) -> PassthroughStatus {
         self.passthrough.status()
     }
 
-    /// The files that were read last, `most` of them, the latest first; what is closed is
-    /// left out last.
+    /// The `most` files that were read last, the latest first. Sums of closed handles are left out
+    /// last.
     pub fn recently_read_files(&self, most: usize) -> Vec<ReadActivity> {
         self.activity.recently_read(self.tables.handles.files(), most)
     }
 
     /// Closes a file or directory.
     pub fn release(self: &Arc<Self>, handle: HandleId) {
-        // A removal waits until nothing of it is open.
+        // A removal waits until all handles of the file are closed.
         let open = self.tables.handles.file(handle).filter(|_| self.tables.can_write());
         let _closing = open.and_then(|file| file.inode.gate.start_operation());
         let closed = self.remove_handle(&mut self.tables.inodes.lock(), handle);
@@ -109,12 +109,12 @@ impl OpenFiles {
         self.tables.compact_journal_if_due();
     }
 
-    /// The kernel sends a request again: it knows nothing of what an earlier try has
-    /// entered.
+    /// The kernel sends a request again: removes the entries of its earlier try, which the kernel
+    /// does not know.
     pub fn roll_back_request(self: &Arc<Self>, request: u64) {
         let mut closed = Vec::new();
         {
-            // Held throughout, so that a rewritten journal has all of it or nothing.
+            // Held throughout, so a rewritten journal has either all entries or none.
             let mut inodes = self.tables.inodes.lock();
             let (entered, recorded) = self.tables.log.roll_back(request);
             inodes.add_unflushed(recorded);
@@ -133,7 +133,7 @@ impl OpenFiles {
         }
     }
 
-    /// Takes a handle out of the tables.
+    /// Removes a handle from the tables.
     fn remove_handle(&self, inodes: &mut Inodes, handle: HandleId) -> ReleasedHandle {
         let (closed, recorded) = self.tables.handles.remove(handle);
         inodes.add_unflushed(recorded);
@@ -145,7 +145,7 @@ impl OpenFiles {
         closed
     }
 
-    /// Lets go of what a closed handle leaves.
+    /// Releases the resources of a closed handle.
     fn finish_close(self: &Arc<Self>, handle: HandleId, closed: ReleasedHandle) {
         self.locks.release_handle(handle.number);
         if let Some((ino, inode, writer)) = closed.writer {
@@ -166,11 +166,11 @@ impl OpenFiles {
         }
     }
 
-    /// The kernel does not read by itself, any more or at all, what was lent to it.
+    /// Takes back a lent file that the kernel does not read, or no longer reads.
     fn return_backing(&self, backing: Option<Arc<PassthroughFile>>) {
         if let Some(backing) = backing {
             self.passthrough.release(&backing);
-            // Closing may ask the replica, so no other thread does it.
+            // Closing may block on the replica, so one of its own threads does it.
             let replica = &self.calls.replicas[backing.replica];
             let _ = replica.submit(Lane::Metadata, move |_| drop(backing));
         }

@@ -1,18 +1,17 @@
 //! Files that the kernel reads from one replica by itself.
 //!
-//! Where it is configured, the first open of a file picks a replica and lends the
-//! kernel the file as that replica has it open; reads then never reach fanfs,
-//! and cost what they cost there. Neither are they seen by the scheduler, nor
-//! does another replica step in. [`super::open_files`] carries out what is decided
-//! here: which replica, and where it cannot be done and why.
+//! If passthrough is configured, the first open of a file chooses a replica, and lends the kernel
+//! that replica's descriptor. Reads then never reach fanfs, and cost as much as reads of the
+//! replica. The scheduler does not see them, and no other replica takes over if this one fails.
+//! This module decides which replica to use, and records why passthrough is not possible.
+//! [`super::open_files`] carries that out.
 //!
 //! *Invariants:*
-//! - How the kernel reads an inode is settled by its first open and stays so
-//!   until its last handle is closed: the kernel refuses (EIO) an open that
-//!   disagrees with the others, or that brings another descriptor.
-//! - A replica's lent descriptor is given up with the inode's last handle.
-//! - What cannot be done is said once, and is no error: the file is then read
-//!   as all others.
+//! - The first open of an inode decides how the kernel reads it, until its last handle is closed.
+//!   The kernel refuses (EIO) an open that disagrees with the others, or that names another
+//!   descriptor.
+//! - A lent descriptor is taken back with the inode's last handle.
+//! - An obstacle is logged once and is no error: the file is then read like all others.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -30,54 +29,54 @@ use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// A file of one replica that the kernel reads by itself.
 pub struct PassthroughFile {
-    /// Whose it is.
+    /// The replica that has it open.
     pub(super) replica: ReplicaId,
     file: Arc<dyn BackendFile>,
     backing_id: BackingId,
     size: u64,
 }
 
-/// All of a volume's, and what stands in the way of more.
+/// Passthrough files of a volume, and the obstacles to more.
 pub(super) struct Passthrough {
     wanted: bool,
     state: Mutex<PassthroughState>,
 }
 
 struct PassthroughState {
-    /// Whether the kernel and our privileges allow it at all.
+    /// Whether the kernel and the daemon's privileges allow passthrough.
     possible: bool,
     /// Replicas whose files cannot be lent.
     disabled_replicas: ReplicaSet,
     obstacles: BTreeSet<String>,
-    /// Bytes of the files lent on each.
+    /// Bytes of the files lent on each replica.
     open_bytes: ReplicaMap<u64>,
     files: usize,
     opens: u64,
 }
 
-/// How the first opens stand, as `fanfs status` shows it.
+/// The state of passthrough, as `fanfs status` shows it.
 #[derive(Clone, Debug, Default)]
 pub struct PassthroughStatus {
-    /// Whether it is configured.
+    /// Whether passthrough is configured.
     pub wanted: bool,
-    /// Opens that were answered with it.
+    /// Opens that were answered with a lent file.
     pub opens: u64,
-    /// Files that are open so.
+    /// Lent files that are open.
     pub files: usize,
-    /// What stands in the way of it, as far as it was seen.
+    /// The obstacles seen so far.
     pub obstacles: Vec<String>,
 }
 
-/// Replicas whose expected completion differs by less than this part take turns.
+/// Replicas whose expected completion is within this factor of the least take turns.
 const SIMILAR_TIME_RATIO: f64 = 1.2;
 
 impl PassthroughFile {
-    /// The attributes of what the kernel reads. Blocks.
+    /// The attributes of the file that the kernel reads. Blocks.
     pub(super) fn attr(&self) -> crate::backend::Result<Attr> {
         self.file.attr()
     }
 
-    /// What names it to the kernel.
+    /// Identifies the lent file to the kernel.
     pub fn backing_id(&self) -> &(dyn Any + Send + Sync) {
         &*self.backing_id
     }
@@ -110,7 +109,7 @@ impl Passthrough {
         }
     }
 
-    /// It cannot be done in this volume.
+    /// Turns passthrough off for this volume.
     pub(super) fn disable(&self, why: String) {
         self.state.lock().possible = false;
         self.add_obstacle(why);
@@ -130,8 +129,8 @@ impl Passthrough {
         }
     }
 
-    /// The replica to lend a file of `size` bytes from, of those in each of
-    /// `preferred` in turn where any of them can; `None` where nobody can.
+    /// The replica to lend a file of `size` bytes from. Each set of `preferred` in turn restricts
+    /// the choice, unless no replica is left. `None` if no replica can lend files.
     pub(super) fn choose_replica(
         &self,
         standings: &ReplicaMap<ReplicaSnapshot>,
@@ -151,7 +150,7 @@ impl Passthrough {
         choose_soonest(&expected_completion(standings, &state.open_bytes, size), set, state.opens)
     }
 
-    /// Lends the kernel `file`, as `replica` has it open, if that can be done.
+    /// Lends the kernel `file`, which `replica` has open, if that is possible.
     pub(super) fn open_backing(
         &self,
         replica: ReplicaId,
@@ -190,7 +189,7 @@ impl Passthrough {
             None | Some(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 self.disable(format!("the kernel refuses: {error}"));
             }
-            // Of these there may be more in a moment.
+            // These resources may be available again later.
             Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC) => {
                 self.add_obstacle(format!("{name}: {error}"));
             }
@@ -214,8 +213,8 @@ impl Passthrough {
     }
 }
 
-/// When each replica would be through with a file of `size` bytes, seconds: what
-/// is in flight and what was lent before comes first.
+/// When each replica would complete a file of `size` bytes, seconds. Bytes in flight and files lent
+/// before come first.
 fn expected_completion(
     standings: &ReplicaMap<ReplicaSnapshot>,
     lent: &ReplicaMap<u64>,
@@ -227,8 +226,8 @@ fn expected_completion(
     })
 }
 
-/// The one of `set` that is expected to be through first; those that are nearly
-/// as quick take turns.
+/// The replica of `set` that is expected to complete first; those that are nearly as quick take
+/// turns.
 fn choose_soonest(expected: &ReplicaMap<f64>, set: ReplicaSet, turn: u64) -> Option<ReplicaId> {
     let least = set.iter().map(|id| expected[id]).min_by(f64::total_cmp)?;
     let alike: Vec<_> =

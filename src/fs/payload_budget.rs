@@ -1,19 +1,19 @@
-//! Memory for what requests carry: the bytes of writes, the values of attributes.
+//! Memory for the data of requests: the bytes of writes, the values of attributes.
 //!
-//! The kernel sends these bytes with the request, and the write replica may not take them
-//! for long. So each request is *charged* to a share of the volume's budget until the
-//! replica has its bytes, or its caller has been answered. A session thread with a request
-//! that finds no room waits while the write replica ends others, and so holds the callers
-//! back. It also holds back what is behind it in the kernel's queue, which has one order
-//! for all requests. So where the write replica has ended none for as long as one replica
-//! may take, it is *silent*: what finds no room fails at once, and reads go on.
-//! A handover waits for the session's threads, so it opens the share for those that wait.
+//! The kernel sends these bytes with the request, and the write replica may not take them for a
+//! long time. So each request is *charged* to a share of the volume's budget until the replica has
+//! its bytes, or its caller has been answered. If a request finds no room, its session thread waits
+//! while the write replica completes others. That slows its callers down. It also delays the
+//! requests behind it in the kernel's queue, which has one order for all requests. If the write
+//! replica has completed none for as long as one attempt may take, it is *silent*. A request that
+//! finds no room then fails at once, and reads continue. A handover waits for the session's
+//! threads, so it lifts the limit for requests that wait.
 //!
 //! *Invariants:*
 //! - Requests get room in the order in which they ask for it.
-//! - What exceeds the share is bounded: only requests that the kernel sends in the
-//!   background, `[fuse] max_background` at once, and one request of each session thread
-//!   at a handover are ever taken beyond it.
+//! - The excess over the share is bounded. Requests that the kernel sends in the background may
+//!   exceed it, at most `[fuse] max_background` at once. At a handover one request of each session
+//!   thread may do so, too.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -27,35 +27,35 @@ use crate::buffer::{Buffer, Reservation, size_class};
 use crate::read::Reader;
 use crate::replicas::task;
 
-/// Where requests get room.
+/// Admits the data of requests to memory.
 pub(super) struct PayloadBudget {
     reader: Arc<Reader>,
     share: Arc<PayloadShare>,
-    /// How long the write replica may end none before it counts as silent.
+    /// How long the write replica may complete no request before it counts as silent.
     patience: Duration,
     /// The write replica's name.
     replica_name: String,
 }
 
-/// What a request does where there is no room.
+/// How a request proceeds if there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnFull {
-    /// It waits, and fails where the write replica is silent.
+    /// It waits, and fails if the write replica is silent.
     WaitOrFail,
-    /// It waits, and exceeds the share where the write replica is silent: no caller
-    /// would see that it failed.
+    /// It waits, and exceeds the share if the write replica is silent: no caller would see the
+    /// failure.
     WaitOrExceed,
-    /// It exceeds the share: others that have room wait for it.
+    /// It exceeds the share: other requests that have room wait for it.
     Exceed,
 }
 
-/// A request's part of the share; given back when dropped.
+/// A request's part of the share, which is released when this is dropped.
 pub(super) struct Charge {
     share: Arc<PayloadShare>,
     bytes: u64,
 }
 
-/// Bytes that a request carried.
+/// The bytes of a request.
 pub(super) struct Payload {
     bytes: Buffer,
     pub(super) charge: Charge,
@@ -70,22 +70,21 @@ struct PayloadShare {
 
 struct ShareState {
     used: u64,
-    /// Those that wait, by number.
+    /// The waiting requests, by ticket.
     waiting: VecDeque<u64>,
     next_ticket: u64,
-    /// When the write replica last ended one, or one was last let in.
+    /// When the write replica last completed a request, or a request was last admitted.
     last_progress: Instant,
     is_silent: bool,
-    /// A request needs no room.
+    /// Whether requests may exceed the share.
     is_unlimited: bool,
 }
 
-/// The share of the budget, in sixteenths. With those of listings and locks it leaves
-/// reads the room of two of the largest requests.
+/// The share of the budget, in sixteenths. With the shares of listings and locks it leaves reads
+/// enough for two of the largest requests.
 const SHARE_SIXTEENTHS: u64 = 5;
 
-/// How long a request waits for memory that reads hold. Replicas that answer give it back
-/// far sooner.
+/// How long a request waits for memory that reads hold. Replicas that answer release it far sooner.
 const READ_MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl PayloadBudget {
@@ -94,11 +93,10 @@ impl PayloadBudget {
         Self { reader, share: room, patience, replica_name: replica.to_owned() }
     }
 
-    /// A copy of what a request carries. Blocks while there is no room.
+    /// Copies the bytes of a request. Blocks while there is no room.
     ///
-    /// # Errors
-    /// EIO where there is no room and the write replica is silent; ENOMEM where the system
-    /// has no memory.
+    /// # Errors EIO if there is no room and the write replica is silent; ENOMEM if the system has
+    /// no memory.
     pub(super) fn copy_payload(&self, bytes: &[u8], need: OnFull) -> Result<Payload, Errno> {
         let class = size_class(bytes.len() as u64);
         let (charge, claim) = self.charge(class, need)?;
@@ -110,8 +108,7 @@ impl PayloadBudget {
 
     /// Room for `bytes`, and their part of the budget. Blocks while there is no room.
     ///
-    /// # Errors
-    /// EIO where there is no room and the write replica is silent.
+    /// # Errors EIO if there is no room and the write replica is silent.
     pub(super) fn charge(&self, bytes: u64, need: OnFull) -> Result<(Charge, Reservation), Errno> {
         let Some(charge) = self.share.charge(bytes, need, self.patience, || self.warn_silent())
         else {
@@ -120,8 +117,8 @@ impl PayloadBudget {
         Ok((charge, self.claim_budget(bytes)))
     }
 
-    /// Claims `bytes` of the budget. Where reads hold on to it, the share bounds what this
-    /// may exceed it by.
+    /// Claims `bytes` of the budget. If reads hold too much of it, the claim exceeds the budget;
+    /// the share bounds by how much.
     fn claim_budget(&self, bytes: u64) -> Reservation {
         if let Some(claim) = self.reader.claim_memory(bytes) {
             return claim;
@@ -133,20 +130,19 @@ impl PayloadBudget {
         promised.wait(READ_MEMORY_TIMEOUT).unwrap_or_else(|| self.reader.budget().overdraw(bytes))
     }
 
-    /// Whether requests that find no room exceed the share.
+    /// Sets whether requests that find no room may exceed the share.
     pub(super) fn set_unlimited(&self, is_open: bool) {
         self.share.set_unlimited(is_open);
     }
 
-    /// Gives what was given back to reads that wait for it. Call it with nothing locked.
+    /// Gives released memory to reads that wait for it. Call it without any lock.
     fn serve_waiting_reads(&self) {
         if self.reader.budget().has_waiters() {
             self.reader.serve_waiters();
         }
     }
 
-    /// Gives the memory of this request to reads that wait for some, once the reply has been
-    /// sent.
+    /// Gives the memory of this request to waiting reads, once the reply has been sent.
     pub(super) fn serve_waiting_reads_after_reply(self: &Arc<Self>) {
         task::hold_until_reply(ServeWaitingReads(Arc::clone(self)));
     }
@@ -162,7 +158,7 @@ impl PayloadBudget {
     }
 }
 
-/// Serves reads that wait for memory when it is dropped.
+/// Serves reads that wait for memory, when it is dropped.
 struct ServeWaitingReads(Arc<PayloadBudget>);
 
 impl Drop for ServeWaitingReads {
@@ -184,8 +180,8 @@ impl PayloadShare {
         Self { limit, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Room for `bytes`; `None` where there is none. Calls `silent` where it is the one to
-    /// see that the write replica has become so.
+    /// Room for `bytes`; `None` if there is none. Calls `silent` if this request is the first to
+    /// find the write replica silent.
     fn charge(
         self: &Arc<Self>,
         bytes: u64,
@@ -215,13 +211,13 @@ impl PayloadShare {
         self.changed.notify_all();
     }
 
-    /// One that is larger than the share gets all of it.
+    /// A request that is larger than the share gets all of it.
     fn fits(&self, state: &ShareState, bytes: u64) -> bool {
         state.used + bytes <= self.limit || state.used == 0
     }
 
-    /// Waits for room; says whether there is some, and whether this is the first to see
-    /// that the write replica is silent.
+    /// Waits for room. Returns whether there is room, and whether this request is the first to find
+    /// the write replica silent.
     fn wait_for_room(
         &self,
         state: &mut MutexGuard<'_, ShareState>,
@@ -266,7 +262,7 @@ impl ShareState {
 }
 
 impl Charge {
-    /// The write replica has ended the request.
+    /// The write replica has completed the request.
     pub(super) fn record_completion(&self) {
         let mut state = self.share.state.lock();
         (state.last_progress, state.is_silent) = (Instant::now(), false);
@@ -290,10 +286,10 @@ impl Deref for Payload {
     }
 }
 
-/// A claim that comes later, from the line of requests that wait for the budget.
+/// A claim on the budget that waits in its queue.
 #[derive(Default)]
 struct PendingClaim {
-    /// The claim, and whether it is waited for no more.
+    /// The claim once granted, and whether its request has stopped waiting.
     state: Mutex<(Option<Reservation>, bool)>,
     fulfilled: Condvar,
 }
@@ -334,7 +330,7 @@ mod tests {
         room.charge(bytes, need, NONE, || ())
     }
 
-    /// Asks for `bytes` on a thread of its own, and has it stand in line.
+    /// Asks for `bytes` on another thread, and returns once that thread waits in the queue.
     fn stands_in_line(room: &Arc<PayloadShare>, bytes: u64) -> Receiver<Option<Charge>> {
         let (own, before) = (Arc::clone(room), room.state.lock().waiting.len());
         let (done, charge) = channel();

@@ -1,18 +1,18 @@
 //! Reads and writes of one file, in the order in which they arrive.
 //!
-//! The kernel puts what is written through its page cache there first, and then sends the
-//! write. It may drop those pages again before the write is answered: an open of the file, or
-//! attributes that show a change, make it do so. A read that it sends then is younger than
-//! the write. Answered with what was there before, it would fill the page cache with that,
-//! and the write would come after it: readers would get old bytes after the write has
-//! returned. So a read waits until the writes that arrived before it have ended.
+//! For a write through its page cache, the kernel first copies the bytes to the cache, and then
+//! sends the write. It may drop those pages before the write is answered, because of an open of the
+//! file, or attributes that show a change. The kernel then sends a read that comes after the write.
+//! If the answer had the bytes from before the write, they would fill the page cache. Readers would
+//! get old bytes after the write has returned. So a read waits until the writes that arrived before
+//! it have ended.
 //!
-//! Writes past the page cache do not count: after those the kernel drops the pages itself. A
-//! read that arrives before the write, and is younger all the same, is dealt with by
-//! [`super::stale_pages`].
+//! Writes that bypass the page cache do not count: after those the kernel drops the pages itself.
+//! [`super::stale_pages`] handles a read that arrives before the write, although it was sent after
+//! the bytes were copied.
 //!
-//! *Invariant:* a read is submitted only after all writes that arrived before it have ended,
-//! or after its own deadline.
+//! *Invariant:* a read is submitted only after all writes that arrived before it have ended, or
+//! after its own deadline.
 
 use std::collections::BTreeSet;
 
@@ -28,13 +28,13 @@ use crate::volume::ByteRange;
 #[derive(Default)]
 pub(super) struct PendingWrites {
     state: Mutex<PendingWritesState>,
-    /// One has ended.
+    /// Notified when a write ends.
     ended: Notify,
 }
 
 #[derive(Default)]
 struct PendingWritesState {
-    /// So many have arrived.
+    /// Writes that have arrived so far.
     arrived_count: u64,
     in_flight: BTreeSet<u64>,
     /// The reads since the last write that the kernel has copied into its pages.
@@ -42,8 +42,8 @@ struct PendingWritesState {
 }
 
 impl PendingWrites {
-    /// A write has arrived; `copied`: what the kernel has copied into its pages for it. Returns
-    /// its number, and whether a read may have overtaken it.
+    /// Registers a write. `copied` is the range that the kernel has copied into its pages for it.
+    /// Returns its number, and whether a read may have overtaken it.
     pub(super) fn add(&self, copied: Option<ByteRange>) -> (u64, bool) {
         let mut state = self.state.lock();
         state.arrived_count += 1;
@@ -54,30 +54,30 @@ impl PendingWrites {
         (number, overtaken)
     }
 
-    /// A read has arrived. Returns the last write that is under way.
+    /// Registers a read. Returns the number of the last write in flight.
     pub(super) fn add_read(&self, range: ByteRange) -> Option<u64> {
         let mut state = self.state.lock();
         state.reads.record(range, RequestingThread::current());
         state.in_flight.last().copied()
     }
 
-    /// An earlier daemon has served the file: what was read of it is not known.
+    /// An earlier daemon has served the file, so its reads are unknown.
     pub(super) fn forget_reads(&self) {
         self.state.lock().reads = CachedReads::unknown();
     }
 
-    /// One has ended.
+    /// Ends a write.
     pub(super) fn remove(&self, number: u64) {
         self.state.lock().in_flight.remove(&number);
         self.ended.notify_waiters();
     }
 
-    /// The end of the next one that ends.
+    /// Completes when the next write ends.
     pub(super) fn next_end(&self) -> Notified<'_> {
         self.ended.notified()
     }
 
-    /// Whether any write up to `last` is under way.
+    /// Whether any write up to `last` is in flight.
     pub(super) fn has_in_flight_until(&self, last: u64) -> bool {
         self.state.lock().in_flight.first().is_some_and(|first| *first <= last)
     }

@@ -1,4 +1,4 @@
-//! How the file system behaves, as the daemon has configured it.
+//! The configuration of the file system.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ use crate::volume::{ReplicaId, VolumeMode};
 pub struct FsPolicy {
     /// How the replicas relate.
     pub mode: VolumeMode,
-    /// By when every call is answered.
+    /// Deadlines of all calls other than changes.
     pub deadlines: Deadlines,
     /// How long one replica may take before the next is asked.
     pub attempt_deadline: Duration,
     /// How long the kernel may trust attributes.
     pub attribute_ttl: Duration,
-    /// Who caches file data.
+    /// Whether the kernel or the application's memory holds file data.
     pub cache_mode: CacheModePolicy,
-    /// Whether the kernel is to read files from one replica by itself.
+    /// Whether the kernel reads files from one replica by itself.
     pub passthrough: bool,
-    /// Who carries out changes, where there may be any.
+    /// The rules for changes; `None` for a read-only volume.
     pub write: Option<WritePolicy>,
-    /// Who keeps the locks, where this machine's kernel does not.
+    /// The replica that keeps the locks; `None` if this machine's kernel keeps them.
     pub lock_replica: Option<ReplicaId>,
 }
 
 /// How changes are carried out.
 #[derive(Clone, Copy, Debug)]
 pub struct WritePolicy {
-    /// By whom.
+    /// The write replica.
     pub replica: ReplicaId,
-    /// By when one ends.
+    /// Deadlines of a change.
     pub deadlines: Deadlines,
-    /// How long other replicas may show what was before.
+    /// How long after a change other replicas may still show the old state.
     pub lag: Duration,
 }

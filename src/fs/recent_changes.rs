@@ -1,22 +1,22 @@
-//! What was changed through this mount a short while ago.
+//! Changes that were made through this mount recently.
 //!
-//! The write replica's mount knows of a change at once. The other replicas'
-//! mounts are other clients: they may take names and attributes for what they saw
-//! last until their caches expire. So about whatever was changed less than that
-//! ago the write replica alone is asked, and no other where it does not answer:
-//! an error is better than the state before one's own change.
+//! The write replica's mount knows of a change at once. The mounts of the other replicas are other
+//! clients: until their caches expire, they may show names and attributes as they last saw them. So
+//! for that time only the write replica is asked about a changed name or inode. If it does not
+//! answer, no other replica is asked: an error is better than the state before the caller's own
+//! change.
 //!
-//! Changes are remembered by the hash of their path. Up to [`MAX_MARKS`] of them are kept one
-//! by one, more in a few Bloom filters of fixed size: those may take a name that was not
-//! changed for one that was, rarely, and never the other way. The next daemon gets all of
-//! it, also the one after a kill, which finds it in the journal.
+//! Changes are remembered by the hash of their path or inode. Up to [`MAX_MARKS`] of them are kept
+//! one by one, further ones in a few Bloom filters of fixed size. A filter may, rarely, take an
+//! unchanged name for a changed one, and never the other way round. The next daemon gets all of it.
+//! After a kill it finds it in the journal.
 //!
 //! Times and paths go in; whether another replica may be asked comes out.
 //!
 //! *Invariants:*
 //! - One change never makes all names of the volume count as changed.
-//! - A change is in the journal before it is sent to the replica, also where another thread
-//!   has noted the same just now.
+//! - A change is in the journal before it is sent to the replica, even if another thread has just
+//!   noted the same change.
 
 mod bloom;
 
@@ -33,7 +33,6 @@ use super::step_log::StepLog;
 use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use bloom::BloomFilters;
 
-/// What was changed lately.
 pub(super) struct RecentChanges {
     lag: Duration,
     /// Whether anything may count as changed. Set and cleared under the lock of `state`.
@@ -46,9 +45,9 @@ pub(super) struct RecentChanges {
 struct RecentState {
     /// When each was changed last.
     marks: HashMap<ChangeMark, Instant>,
-    /// What there is no room for among them.
+    /// Changes that found no room in `marks`.
     filters: BloomFilters,
-    /// When marks that are not recent any more were dropped last.
+    /// When marks that were no longer recent were last dropped.
     last_sweep: Option<Instant>,
     /// When the last change was noted.
     last_change: Option<Instant>,
@@ -57,34 +56,34 @@ struct RecentState {
 /// How far a change reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangeScope {
-    /// Which names are in a directory.
+    /// The set of names in a directory.
     Listing,
     /// The object by that name.
     Object,
-    /// Everything below it as well.
+    /// The object and everything below it.
     Subtree,
 }
 
-/// What a mark stands for.
+/// The subject of a mark.
 #[derive(Clone, Copy)]
 enum MarkKind {
-    /// Which names are in the directory.
+    /// The set of names in the directory.
     Listing,
     /// The object.
     Object,
     /// Everything below the directory.
     Subtree,
-    /// The inode, by whatever name.
+    /// The inode, by any name.
     Inode,
 }
 
-/// So many changes are remembered one by one.
+/// Changes remembered one by one, at most.
 const MAX_MARKS: usize = 16 * 1024;
 
-/// Marks are swept so often at most within the time that they count as recent.
+/// Sweeps of the marks per lag, at most.
 const SWEEPS_PER_LAG: u32 = 8;
 
-/// The same in every process and release: daemons hand marks to one another.
+/// The same in every process and release, as daemons hand marks over.
 fn mark_of_bytes(kind: MarkKind, of: &[u8]) -> ChangeMark {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[kind as u8]).update(of);
@@ -104,13 +103,13 @@ fn marks_covering(path: &Path) -> impl Iterator<Item = ChangeMark> {
 }
 
 impl RecentChanges {
-    /// Remembers changes for `lag`, and writes them to `log`.
+    /// Remembers changes for `lag`, and records them in `log`.
     pub(super) fn new(lag: Duration, log: Arc<StepLog>) -> Self {
         let state = RankedMutex::new(LockRank::RecentChanges, RecentState::default());
         Self { lag, is_nonempty: AtomicBool::new(false), state, log }
     }
 
-    /// Something was changed, or is about to be.
+    /// Notes that something was changed, or is about to be.
     pub(super) fn record_path(&self, path: &Path, reach: ChangeScope, now: Instant) {
         let kinds: &[MarkKind] = match reach {
             ChangeScope::Listing => &[MarkKind::Listing],
@@ -123,7 +122,7 @@ impl RecentChanges {
         }
     }
 
-    /// An inode's data or attributes were changed, by whatever name.
+    /// Notes that an inode's data or attributes were changed, by any name.
     pub(super) fn record_inode(&self, ino: Ino, now: Instant) {
         let recorded = self.record_mark(mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes()), now);
         self.log.flush(recorded);
@@ -134,12 +133,12 @@ impl RecentChanges {
         self.is_nonempty.store(true, Ordering::Relaxed);
         match state.insert_mark(mark, now, self.lag) {
             true => self.log.all_queued(),
-            // Under the lock: a journal that is rewritten meanwhile has it as well.
+            // Under the lock, so a journal that is rewritten meanwhile has it as well.
             false => self.log.append(|| JournalEntry::Changed(mark)),
         }
     }
 
-    /// Whether names were changed in the directory `path` lately.
+    /// Whether names in the directory `path` were changed recently.
     pub(super) fn has_listing_changed(&self, path: &Path, now: Instant) -> bool {
         self.has_any(now, || {
             std::iter::once(mark_of_path(MarkKind::Listing, path))
@@ -148,18 +147,18 @@ impl RecentChanges {
         })
     }
 
-    /// Whether what `path` shows may have been changed lately.
+    /// Whether the object at `path` may have been changed recently.
     pub(super) fn has_path_changed(&self, path: &Path, now: Instant) -> bool {
         self.has_any(now, || marks_covering(path).collect())
     }
 
-    /// Whether the inode was changed lately.
+    /// Whether the inode was changed recently.
     pub(super) fn has_inode_changed(&self, ino: Ino, now: Instant) -> bool {
         self.has_any(now, || vec![mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes())])
     }
 
-    /// Whether any of these marks is recent. Hashes outside the lock, and only if there
-    /// are recent changes at all.
+    /// Whether any of these marks is recent. Hashes outside the lock, and only if there are recent
+    /// changes at all.
     fn has_any(&self, now: Instant, marks: impl FnOnce() -> Vec<ChangeMark>) -> bool {
         if !self.is_nonempty.load(Ordering::Relaxed) {
             return false;
@@ -173,14 +172,14 @@ impl RecentChanges {
         marks.into_iter().any(|mark| state.has_mark(mark, now, self.lag))
     }
 
-    /// Goes on with what the daemon before knew.
+    /// Restores the changes that the predecessor knew.
     pub(super) fn restore(&self, changes: RecentChangesRecord, now: Instant) {
         if changes.marks.is_empty() && changes.filters.is_empty() {
             return;
         }
         let mut state = self.state.lock();
         self.is_nonempty.store(true, Ordering::Relaxed);
-        // Before this machine was started nothing was changed.
+        // An age before the start of the clock counts as now.
         let at = |age: u32| now.checked_sub(Duration::from_millis(age.into())).unwrap_or(now);
         for (mark, age) in changes.marks {
             state.insert_mark(mark, at(age), self.lag);
@@ -191,20 +190,20 @@ impl RecentChanges {
         }
     }
 
-    /// Keeps everything as it is until the result is dropped.
+    /// Blocks new changes until the result is dropped.
     pub(super) fn freeze(&self) -> RecentChangesGuard<'_> {
         RecentChangesGuard { state: self.state.lock(), lag: self.lag }
     }
 }
 
-/// What was changed, and nothing is added to it.
+/// The recent changes; none is added while this lives.
 pub(super) struct RecentChangesGuard<'a> {
     state: RankedMutexGuard<'a, RecentState>,
     lag: Duration,
 }
 
 impl RecentChangesGuard<'_> {
-    /// What the next daemon has to know.
+    /// The record for the next daemon.
     pub(super) fn snapshot(&self, now: Instant) -> RecentChangesRecord {
         let age = |at: Instant| now.saturating_duration_since(at).as_millis() as u32;
         let marks = self.state.marks.iter();
@@ -222,7 +221,7 @@ impl RecentChangesGuard<'_> {
 }
 
 impl RecentState {
-    /// Whether it was there already.
+    /// Returns whether the mark was recent already.
     fn insert_mark(&mut self, mark: ChangeMark, now: Instant, lag: Duration) -> bool {
         self.last_change = self.last_change.max(Some(now));
         if let Some(at) = self.marks.get_mut(&mark) {
@@ -319,7 +318,7 @@ mod tests {
         let others =
             (0..1000).filter(|i| recent.has_path_changed(Path::new(&format!("{i}/g")), now));
         assert!(others.count() < 5);
-        // Long after, nothing of it counts, and there is room again.
+        // Long after, no mark counts, and there is room again.
         let later = now + 2 * LAG;
         assert!(!recent.has_path_changed(Path::new(&path(3 * MAX_MARKS - 1)), later));
         recent.record_path(Path::new("new"), ChangeScope::Object, later);

@@ -1,11 +1,11 @@
-//! What one daemon leaves to the next that serves the same mount, as plain records.
+//! The records that one daemon leaves to the next one that serves the same mount.
 //!
 //! The tables make records and are made from them; a record knows no table. So a handover
-//! ([`FsSnapshot`]) and the journal ([`JournalEntry`]) need to know records alone.
+//! ([`FsSnapshot`]) and the journal ([`JournalEntry`]) depend only on records.
 //!
-//! *Invariant:* a daemon of another release reads the same bytes. They are encoded by
-//! position (postcard), so the order of fields and of variants is the format, and each
-//! change of it counts [`SNAPSHOT_FORMAT`] and the journal's magic on. A test pins it.
+//! *Invariant:* a daemon of another release reads the same bytes. They are encoded by position
+//! (postcard), so the order of fields and of variants is the format. Each change of it increments
+//! [`SNAPSHOT_FORMAT`] and the number in the journal's magic. A test pins the bytes.
 
 mod changes;
 #[cfg(test)]
@@ -26,10 +26,10 @@ pub(super) use inodes::{InodeEvent, InodeRecord, InodesRecord, KernelCacheRecord
 pub(super) use locks::LockOwnerRecord;
 pub(super) use unanswered::{UnansweredEntry, UnansweredRecord};
 
-/// The form of [`FsSnapshot`]. A daemon that knows another one is not followed.
+/// The format of [`FsSnapshot`]. A daemon does not take over from one with another format.
 pub const SNAPSHOT_FORMAT: u32 = 5;
 
-/// Everything that a daemon leaves, but what it has open.
+/// All tables of a daemon, without its open descriptors.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FsSnapshot {
     pub(super) inodes: InodesRecord,
@@ -43,9 +43,10 @@ pub struct FsSnapshot {
     pub(super) write_replica: Option<u16>,
     /// The replica that kept locks.
     pub(super) lock_replica: Option<u16>,
-    /// Whether the daemon was killed: nothing was sent along.
+    /// Whether the daemon was killed, so it sent no descriptors.
     pub(super) is_daemon_killed: bool,
-    /// The requests that the daemon may not have answered; a journal has them apart.
+    /// The entries of requests that the daemon may not have answered; the journal has them in
+    /// [`JournalEntry::Unanswered`].
     pub(super) unanswered: UnansweredRecord,
     /// Files that the daemon may still be changing.
     pub(super) unsettled: Vec<u64>,
@@ -58,26 +59,26 @@ pub(super) enum JournalEntry {
     Snapshot(Box<FsSnapshot>),
     /// A step of the table of inodes.
     Inode(InodeEvent),
-    /// A file or directory was opened, by this request.
+    /// This request opened a file or directory.
     Open(u64, Box<HandleRecord>),
-    /// A directory was listed, through this handle.
+    /// A directory was listed through this handle.
     Listed(u64, ListingDigest),
     /// This handle was closed.
     Close(u64),
-    /// Something is about to be changed, or was.
+    /// Something was changed, or is about to be.
     Changed(ChangeMark),
-    /// The requests that may not have been answered.
+    /// The entries of requests that may not have been answered.
     Unanswered(UnansweredRecord),
-    /// The request came again, and what its first try had entered was taken back.
+    /// The kernel sent the request again, and the entries of its first try were removed.
     RolledBack(u64),
-    /// The head has changed.
+    /// The new head.
     Head(Vec<u8>),
-    /// An older change may still reach the file, or it cannot any more.
+    /// Whether an older change may still reach the file.
     Unsettled(u64, bool),
 }
 
 impl FsSnapshot {
-    /// The daemon was killed: nothing of what it had open is left.
+    /// Marks the daemon as killed, and removes all records of descriptors.
     pub(super) fn mark_daemon_killed(&mut self) {
         self.is_daemon_killed = true;
         self.files.clear();
@@ -85,7 +86,7 @@ impl FsSnapshot {
         self.handles.iter_mut().for_each(HandleRecord::mark_daemon_killed);
     }
 
-    /// How many handles there are.
+    /// The number of open handles.
     pub fn handle_count(&self) -> usize {
         self.handles.len()
     }

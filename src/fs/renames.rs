@@ -1,7 +1,7 @@
-//! Renames through this mount: those that are under way, and those that ended last.
+//! Renames through this mount: those in flight, and the last ones that ended.
 //!
-//! A call below something that is renamed has an old path. [`super::replica_calls`] asks here
-//! whether it is to be made again.
+//! A call below a renamed directory may have an old path. [`super::replica_calls`] asks here
+//! whether the call must be repeated.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Renames that are under way, and those that ended last.
+/// Renames in flight, and the last ones that ended.
 #[derive(Default)]
 pub(super) struct RenameTracker {
     state: Mutex<RenameState>,
-    /// One has ended.
+    /// Notified when a rename ends.
     ended: Notify,
 }
 
 #[derive(Default)]
 struct RenameState {
     in_flight: Vec<Arc<PathRename>>,
-    /// So many have ended.
+    /// Renames that have ended so far.
     finished_count: u64,
     /// The last of them, the oldest first.
     finished: VecDeque<Arc<PathRename>>,
 }
 
-/// So many that have ended are remembered one by one. Of a call that was overtaken by more
-/// it is not known whether one of them concerns it, so they count as if one did.
+/// Ended renames remembered one by one. If more have ended since a call began, it is unknown
+/// whether one of them affects the call, so they count as if one did.
 const MAX_FINISHED: usize = 256;
 
 /// A rename of one path to another.
@@ -38,46 +38,45 @@ struct PathRename {
     to: PathBuf,
 }
 
-/// A rename that is under way. When this is dropped it has ended, and the tables have
-/// followed it.
+/// A rename in flight. Dropping it ends the rename; the tables must have followed it by then.
 pub(super) struct RenameGuard {
     tracker: Arc<RenameTracker>,
     rename: Arc<PathRename>,
-    /// Whether it was refused, so that nothing has moved.
+    /// Whether the replica refused it, so nothing has moved.
     pub(super) is_refused: bool,
 }
 
-/// What the renames of this mount mean for a call that has failed.
+/// How the renames of this mount affect a call that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RenameConflict {
-    /// None has to do with it.
+    /// No rename affects it.
     None,
-    /// One is under way.
+    /// A rename that affects it is in flight.
     InFlight,
-    /// One has ended since the call began.
+    /// A rename that affects it has ended since the call began.
     Finished,
 }
 
 impl RenameTracker {
-    /// A rename begins.
+    /// Starts a rename.
     pub(super) fn start(self: &Arc<Self>, from: PathBuf, to: PathBuf) -> RenameGuard {
         let rename = Arc::new(PathRename { from, to });
         self.state.lock().in_flight.push(Arc::clone(&rename));
         RenameGuard { tracker: Arc::clone(self), rename, is_refused: false }
     }
 
-    /// How many have ended.
+    /// The number of renames that have ended.
     pub(super) fn finished_count(&self) -> u64 {
         self.state.lock().finished_count
     }
 
-    /// The end of the next one that ends.
+    /// Completes when the next rename ends.
     pub(super) fn next_end(&self) -> Notified<'_> {
         self.ended.notified()
     }
 
-    /// Whether any rename concerns one of `paths`, of those that have not ended, or have since
-    /// there had been `finished_before`.
+    /// Whether any rename affects one of `paths`: one in flight, or one that ended after the first
+    /// `finished_before`.
     pub(super) fn conflict<'a>(
         &self,
         paths: impl Iterator<Item = &'a PathBuf> + Clone,

@@ -1,9 +1,9 @@
-//! Calls on replicas, as the tables have it: which replicas are asked about a path or an inode,
-//! and when a call is made again.
+//! Calls on replicas: which replicas are asked about a path or an inode, and when a call is
+//! repeated.
 //!
-//! What was changed through this mount a short while ago is asked of the write replica alone
-//! ([`super::recent_changes`]); a name is asked first where its mount has looked
-//! ([`super::name_freshness`]). [`MetadataClient`] carries the calls out.
+//! Only the write replica is asked about names and inodes that were changed through this mount
+//! recently ([`super::recent_changes`]). The replica whose mount has asked its server about a name
+//! is asked first ([`super::name_freshness`]). [`MetadataClient`] carries out the calls.
 
 mod page_drops;
 mod rename_retry;
@@ -27,18 +27,18 @@ use crate::volume::VolumeMode;
 
 pub(super) use rename_retry::RetriedCall;
 
-/// Where calls on replicas begin.
+/// Makes calls on replicas for the operations.
 pub(super) struct ReplicaCalls {
     tables: Arc<Tables>,
     pub(super) client: Arc<MetadataClient>,
     pub(super) replicas: Arc<Replicas>,
     pub(super) renames: Arc<RenameTracker>,
-    /// Where a call waits for something else than a replica.
+    /// Runs waits for anything other than a replica.
     pub(super) runtime: tokio::runtime::Handle,
 }
 
-/// How often, and how many times, it is looked whether the kernel is through with
-/// something that it is about to tell of: a close, a forget.
+/// The interval and the number of checks whether the kernel has sent a request that is expected
+/// soon: a close or a forget.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLLS: u32 = 30;
 
@@ -53,7 +53,7 @@ impl ReplicaCalls {
         Arc::new(Self { tables, client, replicas, renames, runtime })
     }
 
-    /// A call about what is at `path`.
+    /// The target of a call about the object at `path`.
     pub(super) fn target(&self, path: &Path) -> CallTarget {
         let tables = &self.tables;
         let target = CallTarget::new(path, tables.reader.locator().pin(path));
@@ -72,7 +72,7 @@ impl ReplicaCalls {
         }
     }
 
-    /// The same for what is in the directory `path`.
+    /// The same for the entries of the directory `path`.
     pub(super) fn target_of_listing(&self, path: &Path) -> CallTarget {
         let tables = &self.tables;
         let target = self.target(path);
@@ -87,7 +87,7 @@ impl ReplicaCalls {
         }
     }
 
-    /// The same for a name, which may be one that the kernel was told of.
+    /// The same for a name, which the kernel may know.
     pub(super) fn target_of_name(&self, at: EntryName<'_>, path: &Path) -> CallTarget {
         let target = self.target(path);
         let is_known = || self.tables.inodes.lock().child(at.parent, at.name).is_some();
@@ -97,11 +97,11 @@ impl ReplicaCalls {
         }
     }
 
-    /// The same for the path of an inode, which may have been changed by another.
+    /// The same for the path of an inode, which may have been changed by another name.
     pub(super) fn target_of_inode(&self, ino: Ino, path: &Path) -> CallTarget {
         let target = match self.tables.policy.mode {
             VolumeMode::Shared => self.target(path).known_to_exist(),
-            // The first replica decides what the tree looks like.
+            // The first replica decides what the tree contains.
             VolumeMode::Copies => self.target(path),
         };
         match self.tables.policy.write {
@@ -110,19 +110,19 @@ impl ReplicaCalls {
         }
     }
 
-    /// The same for an open file. What was changed lately at its path may be another file
-    /// by now, which the write replica has and the open one not: then those answer that
-    /// have the open one. The caller has to see to it that they know of changes of it.
+    /// The same for an open file. After a recent change at its path another file may have the path.
+    /// The write replica has that file, and not the open one. Then the replicas that have the open
+    /// file answer. The caller must make sure that these know of changes of it.
     pub(super) fn target_of_open(&self, ino: Ino, open: &OpenFile) -> CallTarget {
         self.target_of_inode(ino, open.path())
             .with_fallback_replicas(open.replicas_with_descriptor())
     }
 
-    /// The same for an inode, by its path or by the file that is open.
+    /// The same for an inode, by its path or by its open file.
     fn target_of(&self, inode: &InodeRef) -> CallTarget {
         let target = self.target_of_inode(inode.ino(), inode.path());
         match inode.open() {
-            // Others than those that have it open may not know of a change of it.
+            // After a change, replicas without the open file may not know of it.
             Some(open) if !self.tables.is_recently_changed(inode.ino()) => {
                 target.with_fallback_replicas(open.current().replicas_with_descriptor())
             }
@@ -130,7 +130,7 @@ impl ReplicaCalls {
         }
     }
 
-    /// Asks a replica about an inode, preferably one that has it open.
+    /// Asks a replica about an inode, preferably a replica that has it open.
     pub(super) async fn call_on_inode<T: Send + 'static>(
         self: &Arc<Self>,
         run_as: RunAs,
@@ -155,12 +155,11 @@ impl ReplicaCalls {
         self.with_rename_retry(&[ino], RetriedCall::Lookup, ask).await
     }
 
-    /// How a change that begins is carried out.
+    /// The rules for a change that begins.
     ///
-    /// # Errors
-    /// EIO while an earlier daemon may be making changes that this one could overtake, and
-    /// while the write replica is absent: what is not tried is not noted as changed either.
-    /// EROFS on a volume that is only read.
+    /// # Errors EIO while an earlier daemon may be making changes that this one could overtake. EIO
+    /// while the write replica is absent: a change that is not tried is not noted either. EROFS on
+    /// a read-only volume.
     pub(super) fn change_policy(&self) -> FsResult<WritePolicy> {
         let write = self.tables.write_policy()?;
         let is_there = self.replicas[write.replica].is_in_service();
@@ -171,7 +170,7 @@ impl ReplicaCalls {
         }
     }
 
-    /// One call on the write replica, with these credentials.
+    /// A call on the write replica only, with these credentials.
     pub(super) fn single_call(
         &self,
         write: WritePolicy,
@@ -186,8 +185,8 @@ impl ReplicaCalls {
         }
     }
 
-    /// Waits while `is_pending` holds, [`MAX_POLLS`] times [`POLL_INTERVAL`] at most. A change
-    /// that waits counts as one in progress.
+    /// Waits while `is_pending` holds, for at most [`MAX_POLLS`] times [`POLL_INTERVAL`]. A change
+    /// that waits counts as in progress.
     pub(super) async fn wait_while(&self, is_pending: impl Fn(&Tables) -> bool + Send + 'static) {
         if !is_pending(&self.tables) {
             return;
@@ -202,7 +201,7 @@ impl ReplicaCalls {
                 }
             }
         };
-        // The volume is going away where the runtime does not end it.
+        // If the runtime does not finish it, the volume is being shut down.
         let _ = self.runtime.spawn(wait).await;
     }
 }

@@ -1,14 +1,13 @@
-//! What the file system leaves to the next daemon that serves the same mount, and goes on
-//! with.
+//! The handover of the file system to the next daemon that serves the same mount.
 //!
-//! The kernel goes on using the numbers of inodes and handles that the daemon before
-//! gave it. So that one writes down what they stand for ([`FsSnapshot`]), and sends along
-//! what it has open on the replicas ([`super::file_transfer`]). A daemon that was killed sends
-//! nothing; what it had written down meanwhile ([`super::journal`]) is the same record
-//! without descriptors, and files are opened again when they are next used.
+//! The kernel continues to use the numbers of inodes and handles that the old daemon issued. So the
+//! old daemon records their objects ([`FsSnapshot`]), and sends its open descriptors
+//! ([`super::file_transfer`]). A daemon that was killed sends nothing. Its journal
+//! ([`super::journal`]) yields the same record without descriptors, and the next daemon opens files
+//! again when they are next used.
 //!
-//! *Invariant:* a daemon that goes on has for every number of the kernel what it stood
-//! for, or an error; never something else.
+//! *Invariant:* for every number that the kernel knows, the next daemon has the same object or an
+//! error, never another object.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,59 +22,58 @@ use crate::backend::{BackendFile, OwnedFds};
 use crate::volume::ReplicaId;
 
 impl Fs {
-    /// Whether something is being changed, or may be: the next daemon could overtake it.
+    /// Whether a change has not ended: the next daemon could overtake it.
     pub fn has_changes_in_flight(&self) -> bool {
         self.calls.client.pending_changes.has_pending() || self.tables.handles.has_changing_files()
     }
 
-    /// Lets changes that wait for memory go on beyond their share of the budget: they keep
-    /// threads of the session.
+    /// Admits changes that wait for memory beyond their share of the budget, because they hold
+    /// session threads.
     pub fn lift_payload_limit(&self) {
         self.payload_budget.set_unlimited(true);
     }
 
-    /// Lets no change begin any more, if the replica has not answered any for `time`:
-    /// the next daemon may follow.
+    /// Lets no change begin any more, if the write replica has made no progress for `time` and all
+    /// changes wait in it or for it. Returns whether it did so: then the handover may proceed.
     pub fn hand_over_changes(&self, time: Duration) -> bool {
         let is_left = self.calls.client.pending_changes.freeze_if_unresponsive(time);
         self.tables.handles.unsettled.set_handed_over(is_left);
         is_left
     }
 
-    /// There is no next daemon: changes begin again.
+    /// Lets changes begin again, as there is no next daemon.
     pub fn resume_changes(&self) {
         self.payload_budget.set_unlimited(false);
         self.calls.client.pending_changes.unfreeze();
         self.tables.handles.unsettled.set_handed_over(false);
     }
 
-    /// Notes from now on what requests enter into the tables. The next daemon takes it
-    /// back where the kernel has no answer.
+    /// Tracks from now on the entries that requests make in the tables. The next daemon removes
+    /// those of requests that the kernel has no answer to.
     pub fn track_unanswered(&self) {
         self.tables.log.track_unanswered();
     }
 
-    /// There are earlier daemons that may still be changing files, until `has_no_change_in_flight`
-    /// says that there are none. Call it before [`Fs::restore`].
+    /// Declares that earlier daemons may still be changing files, until `are_through` returns true.
+    /// Call it before [`Fs::restore`].
     pub fn set_earlier_daemons(&self, are_through: impl Fn() -> bool + Send + Sync + 'static) {
         self.tables.handles.unsettled.set_earlier_daemons(Box::new(are_through));
     }
 
-    /// Earlier daemons may be making any change: on another write replica, or it is not
-    /// known which.
+    /// Declares that earlier daemons may be making any change: on another write replica, or on an
+    /// unknown one.
     pub fn mark_all_changes_in_doubt(&self) {
         self.tables.handles.unsettled.mark_all_in_doubt();
     }
 
-    /// The kernel sends a change of the file again.
+    /// Records that the kernel sends a change of the file again.
     pub fn add_resent_change(&self, ino: Ino) {
         self.tables.handles.unsettled.add_resent(ino);
     }
 
-    /// Writes down what the next daemon has to know, and what to send along.
+    /// The record for the next daemon, and the files to send with it.
     ///
-    /// # Errors
-    /// What cannot be handed over, in one line.
+    /// # Errors The reason why the tables cannot be handed over.
     pub fn snapshot(&self) -> Result<(FsSnapshot, Vec<Arc<dyn BackendFile>>), SnapshotError> {
         if self.tables.handles.has_passthrough_files() {
             return Err(SnapshotError::Passthrough);
@@ -86,11 +84,10 @@ impl Fs {
         Ok((snapshot, files.into_files()))
     }
 
-    /// Restores the snapshot of the daemon before; `map` finds that daemon's replicas among
-    /// these. Before the first request.
+    /// Restores the tables from the predecessor's snapshot. `map` finds the predecessor's replicas
+    /// among these. Call it before the first request.
     ///
-    /// # Errors
-    /// The entry that cannot be restored, in one line.
+    /// # Errors The reason why the tables cannot be restored.
     pub fn restore(
         &self,
         mut snapshot: FsSnapshot,
@@ -134,23 +131,22 @@ impl Fs {
         Ok(())
     }
 
-    /// Writes down from now on what the next daemon has to know if this one is killed;
-    /// `head` comes first, for the daemon that reads it.
+    /// Records from now on the state that the next daemon needs if this one is killed; `head` comes
+    /// first, for the daemon that reads it.
     ///
-    /// # Errors
-    /// Where it cannot be written.
+    /// # Errors If the journal cannot be written.
     pub fn start_journal(&self, path: &Path, head: Vec<u8>) -> std::io::Result<()> {
         self.tables.start_journal(path, head)
     }
 
-    /// Replaces the head of the journal by `now`, if there is a journal and the head
-    /// differs. Call it with nothing locked.
+    /// Replaces the head of the journal by `now`, if there is a journal and the head differs. Call
+    /// it without any lock.
     pub fn update_journal_head(&self, now: impl FnOnce() -> std::io::Result<Vec<u8>>) {
         self.tables.log.journal().update_head(now);
         self.tables.compact_journal_if_due();
     }
 
-    /// The next daemon serves the mount from now on, and keeps its own journal.
+    /// From now on the next daemon serves the mount and keeps its own journal.
     pub fn seal_journal(&self) {
         self.tables.log.journal().seal();
     }

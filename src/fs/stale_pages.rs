@@ -1,27 +1,26 @@
 //! Pages of the kernel's cache that are older than a write that has returned.
 //!
-//! For a write(2) through its page cache the kernel copies the bytes into the pages and
-//! unlocks these before it queues the request: in between it may be preempted, or wait for a
-//! page of the caller's memory. An open of the file, or attributes that show a change, make
-//! it drop the pages then, and the read that brings them back overtakes the write. The daemon
-//! gets the read first and answers it with the bytes from before. They stay in the page cache
-//! when the write has returned. New attributes make the kernel drop them later, but it notes
-//! the attributes before it drops the pages, and other readers believe the attributes at once;
-//! readers of mapped memory ask for none.
+//! For a write(2) through its page cache, the kernel copies the bytes into the pages and unlocks
+//! these before it queues the request. In between the thread may be preempted, or wait for a page
+//! of the caller's memory. An open of the file, or attributes that show a change, may make the
+//! kernel drop the pages then. The read that brings them back overtakes the write: the daemon gets
+//! the read first, and answers it with the bytes from before. They stay in the page cache after the
+//! write has returned. New attributes make the kernel drop them later. But it stores the attributes
+//! before it drops the pages, and other readers trust the attributes at once. Readers of mapped
+//! memory ask for none.
 //!
-//! So each file keeps the reads since its last write ([`CachedReads`]). A write whose pages
-//! another thread has read since may have been overtaken. It is answered, and then the kernel
-//! is told to drop these pages ([`super::replica_calls`]); before the reply the kernel
-//! may have one of them locked for the write. Until the pages are gone, no attributes of the
-//! file are given to the kernel: after a write it asks for them
-//! before each read(2).
+//! So each file keeps the reads since its last write ([`CachedReads`]). A write may have been
+//! overtaken if another thread has read its pages since. It is answered, and then the daemon makes
+//! the kernel drop these pages ([`super::replica_calls`]). Before the reply the kernel may have one
+//! of them locked for the write. Until the pages are gone, the kernel gets no attributes of the
+//! file: after a write it asks for them before each read(2).
 //!
-//! Reads by the thread that writes came before its write. Two writes of one file through the
-//! page cache never overlap, as the kernel holds the inode's lock.
+//! Reads by the thread that writes came before its write. Two writes of one file through the page
+//! cache never overlap, as the kernel holds the inode's lock.
 //!
 //! *Invariants:*
 //! - After a write through the page cache has returned, no read(2) gets bytes from before it.
-//! - The thread that tells the kernel to drop pages may wait; no other thread waits for it.
+//! - The thread that makes the kernel drop pages may wait; no other thread waits for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,13 +35,13 @@ use super::ino::Ino;
 use crate::backend::RequestingThread;
 use crate::volume::ByteRange;
 
-/// So many reads are told apart; of more, only what they cover together is kept.
+/// Reads kept apart. If there are more, only the range that covers all of them is kept.
 const MAX_READS: usize = 8;
 
 /// The kernel's page cache.
 pub trait KernelPages: Send + Sync {
-    /// Drops the pages that have bytes of `range`. Waits for those that are locked, because
-    /// they are being read or written.
+    /// Drops the pages that have bytes of `range`. Waits for pages that are locked because they are
+    /// being read or written.
     fn drop_pages(&self, ino: Ino, range: ByteRange);
 }
 
@@ -55,12 +54,12 @@ pub(super) struct CachedReads {
 #[derive(Clone, Copy, Debug)]
 struct CachedRead {
     pages: ByteRange,
-    /// [`RequestingThread::NONE`] where it is unknown, or there are several.
+    /// [`RequestingThread::NONE`] if it is unknown, or there are several.
     thread: RequestingThread,
 }
 
 impl CachedReads {
-    /// All that may have been read, as nothing is known: an earlier daemon served the file.
+    /// Any range may have been read, because an earlier daemon served the file.
     pub(super) fn unknown() -> Self {
         let all = CachedRead { pages: ByteRange::new(0, u64::MAX), thread: RequestingThread::NONE };
         Self { reads: SmallVec::from_slice(&[all]) }
@@ -86,8 +85,8 @@ impl CachedReads {
         self.reads.push(CachedRead { pages, thread });
     }
 
-    /// A write of `range` by `thread` has arrived: forgets the reads before it, and says
-    /// whether any of them may have overtaken it.
+    /// A write of `range` by `thread` has arrived. Forgets the reads before it, and returns whether
+    /// any of them may have overtaken it.
     pub(super) fn take_overtaking(&mut self, range: ByteRange, thread: RequestingThread) -> bool {
         let pages = pages_of(range);
         let is_own = |read: &CachedRead| read.thread == thread && thread != RequestingThread::NONE;
@@ -99,27 +98,27 @@ impl CachedReads {
     }
 }
 
-/// The smallest range that has both in it.
+/// The smallest range that contains both.
 fn hull(a: ByteRange, b: ByteRange) -> ByteRange {
     ByteRange::new(a.start.min(b.start), a.end.max(b.end))
 }
 
-/// The bytes of the pages that have bytes of `range`.
+/// The pages that have bytes of `range`, as a range of bytes.
 fn pages_of(range: ByteRange) -> ByteRange {
     let page = rustix::param::page_size() as u64;
     let end = range.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
     ByteRange::new(range.start / page * page, end)
 }
 
-/// The pages that the kernel is being told to drop.
+/// The drops of pages in progress.
 #[derive(Default)]
 pub(super) struct PageDrops {
     kernel: Mutex<Option<Arc<dyn KernelPages>>>,
-    /// How many there are; so most requests need no lock.
+    /// The number of drops, so most requests need no lock.
     count: AtomicUsize,
-    /// How many there are of each inode.
+    /// The number of drops of each inode.
     pending: Mutex<BTreeMap<Ino, usize>>,
-    /// One has ended.
+    /// Notified when a drop ends.
     ended: Notify,
 }
 
@@ -150,12 +149,11 @@ impl PageDrops {
         self.ended.notify_waiters();
     }
 
-    /// The end of the next one that ends.
+    /// Completes when the next drop ends.
     pub(super) fn next_end(&self) -> Notified<'_> {
         self.ended.notified()
     }
 
-    /// Whether any pages are being dropped.
     pub(super) fn has_any(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }

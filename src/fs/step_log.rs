@@ -1,5 +1,5 @@
-//! Where the tables write their steps down: in the [`Journal`], and, as far as a request of
-//! the kernel makes them, in the list of [`UnansweredEntries`].
+//! Records the steps of the tables: all of them in the [`Journal`], and entries that the kernel's
+//! requests make also in the list of [`UnansweredEntries`].
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) type RecordSnapshot<'a> = Box<dyn FnOnce(FsSnapshot) -> Unflushed + '
 pub(super) struct StepLog {
     journal: Journal,
     unanswered: RankedMutex<UnansweredEntries>,
-    /// Whether entries of requests are listed.
+    /// Whether entries of requests are tracked.
     tracks_unanswered: AtomicBool,
 }
 
@@ -32,23 +32,23 @@ impl Default for StepLog {
 }
 
 impl StepLog {
-    /// Lists from now on what requests enter into the tables.
+    /// Tracks from now on the entries that requests make in the tables.
     pub(super) fn track_unanswered(&self) {
         self.tracks_unanswered.store(true, Ordering::Release);
     }
 
-    /// What requests have entered.
+    /// The tracked entries.
     pub(super) fn unanswered(&self) -> UnansweredRecord {
         self.unanswered.lock().snapshot()
     }
 
-    /// Goes on with the list of the daemon before.
+    /// Restores the list of the predecessor.
     pub(super) fn restore_unanswered(&self, unanswered: UnansweredRecord) {
         *self.unanswered.lock() = UnansweredEntries::restore(unanswered);
     }
 
-    /// Takes out what an earlier try of the request has entered, and records that. Call it
-    /// under the lock of the inode table.
+    /// Removes the entries of an earlier try of the request, and records that. Call it under the
+    /// lock of the inode table.
     pub(super) fn roll_back(&self, request: u64) -> (Vec<UnansweredEntry>, Unflushed) {
         let entered = self.unanswered.lock().take_entries_of(request);
         let queued = match entered.is_empty() {
@@ -63,7 +63,7 @@ impl StepLog {
         self.journal.append(entry)
     }
 
-    /// The same for what a request has entered.
+    /// The same for an entry that a request has made.
     pub(super) fn append_for_request(
         &self,
         request: u64,
@@ -86,11 +86,10 @@ impl StepLog {
         self.journal.flush(entry);
     }
 
-    /// Begins the journal; `snapshot_tables` locks all tables, and passes what they make to its
+    /// Starts the journal. `snapshot_tables` locks all tables, and passes their snapshot to its
     /// argument before it unlocks them.
     ///
-    /// # Errors
-    /// Where it cannot be written.
+    /// # Errors If the journal cannot be written.
     pub(super) fn start_journal(
         &self,
         path: &Path,
@@ -105,7 +104,7 @@ impl StepLog {
         })
     }
 
-    /// Rewrites the journal if that is due, with what `snapshot_tables` makes, as above.
+    /// Rewrites the journal if that is due; `snapshot_tables` as in [`StepLog::start_journal`].
     pub(super) fn rewrite_journal_if_due(
         &self,
         snapshot_tables: impl FnOnce(RecordSnapshot<'_>) -> Unflushed,
@@ -118,7 +117,6 @@ impl StepLog {
         }
     }
 
-    /// The journal, for its head and its end.
     pub(super) fn journal(&self) -> &Journal {
         &self.journal
     }

@@ -1,14 +1,12 @@
-//! What the daemon knows of the volume, and that all operations share: the inodes and handles
-//! that the kernel knows, what was changed lately, and how answers of replicas compare with
-//! that.
+//! The state that all operations share: the inodes and handles that the kernel knows, recent
+//! changes, and the comparison of replicas' answers with them.
 //!
-//! Nothing here waits: a table is locked for a moment, in the order of
-//! [`crate::sync::LockRank`]. The functions that look at a replica ([`revalidation`],
-//! [`file_replacement`]) say so; they run on that replica's threads.
+//! Nothing here waits: a table is locked briefly, in the order of [`crate::sync::LockRank`]. The
+//! functions that access a replica ([`revalidation`], [`file_replacement`]) say so. They run on
+//! that replica's threads.
 //!
-//! *Invariant:* whenever the kernel is given attributes of an open file, its handles read
-//! that version from then on: a read is never cut at an older size than the kernel believes
-//! in ([`versions`]).
+//! *Invariant:* when the kernel gets attributes of an open file, its handles read that version from
+//! then on. So no read is cut at an older size than the kernel knows ([`versions`]).
 
 mod entry_ref;
 mod file_replacement;
@@ -39,26 +37,24 @@ pub(super) use file_replacement::{AttrOwner, OpenFileCheck};
 pub(super) use inode_ref::InodeRef;
 pub(super) use revalidation::ReplicaPath;
 
-/// The tables.
 pub(super) struct Tables {
     pub(super) policy: FsPolicy,
     pub(super) inodes: InodeTable,
     pub(super) handles: Handles,
-    /// What was changed a short while ago.
+    /// Recent changes through this mount.
     pub(super) recent_changes: RecentChanges,
     pub(super) name_freshness: NameFreshness,
-    /// Pages that the kernel is being told to drop.
+    /// Pages that the kernel is dropping at fanfs's request.
     pub(super) page_drops: PageDrops,
-    /// Changes of files so far: tells answers from before one from those after it.
+    /// Count of changes to files. It tells answers from before a change from later ones.
     change_seq: AtomicU64,
-    /// Where the tables write their steps down.
+    /// Records the steps of the tables.
     pub(super) log: Arc<StepLog>,
-    /// Makes the versions of open files, and retires them.
+    /// Makes and retires the versions of open files.
     pub(super) reader: Arc<Reader>,
 }
 
 impl Tables {
-    /// Tables that know nothing yet.
     pub(super) fn new(policy: FsPolicy, reader: Arc<Reader>) -> Arc<Self> {
         let log = Arc::<StepLog>::default();
         let lag = policy.write.map_or(Duration::ZERO, |write| write.lag);
@@ -77,21 +73,19 @@ impl Tables {
 
     /// The path of an inode.
     ///
-    /// # Errors
-    /// ESTALE where it has no name that is known.
+    /// # Errors ESTALE if it has no known name.
     pub(super) fn path(&self, ino: Ino) -> FsResult<PathBuf> {
         self.inodes.lock().path(ino).ok_or(Errno::STALE)
     }
 
-    /// Whether anything can be changed.
+    /// Whether the volume accepts changes.
     pub(super) fn can_write(&self) -> bool {
         self.policy.write.is_some()
     }
 
-    /// How changes are carried out.
+    /// The rules for changes.
     ///
-    /// # Errors
-    /// EROFS on a volume that is only read.
+    /// # Errors EROFS on a read-only volume.
     pub(super) fn write_policy(&self) -> FsResult<WritePolicy> {
         self.policy.write.ok_or(Errno::ROFS)
     }
@@ -101,23 +95,23 @@ impl Tables {
         self.can_write() && self.handles.find_inode(ino).is_some_and(|open| open.has_writers())
     }
 
-    /// Whether the inode itself was changed through this mount lately, or may be right now.
+    /// Whether the inode itself was changed through this mount recently, or a handle may write it.
     pub(super) fn is_recently_changed(&self, ino: Ino) -> bool {
         self.recent_changes.has_inode_changed(ino, Instant::now()) || self.is_open_for_write(ino)
     }
 
-    /// The number of changes before a question.
+    /// The number of changes so far.
     pub(super) fn change_seq(&self) -> u64 {
         self.change_seq.load(Ordering::Acquire)
     }
 
-    /// The number of one more change.
+    /// Counts one more change; returns its number.
     pub(super) fn next_change_seq(&self) -> u64 {
         self.change_seq.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Whether an answer of `replica` may be from before a change that was made
-    /// while it was on its way, or that it does not know of.
+    /// Whether an answer of `replica` may be older than a recent change. The change may have been
+    /// made while the answer was on its way, or the replica may not know of it.
     pub(super) fn is_possibly_stale(&self, replica: ReplicaId, path: &Path, ino: Ino) -> bool {
         let now = Instant::now();
         let is_recent = || {
@@ -128,7 +122,7 @@ impl Tables {
         self.policy.write.is_some_and(|write| write.replica != replica && is_recent())
     }
 
-    /// A name is changed, and with it the directory that it is in.
+    /// Notes a change of a name, and with it of the directory that it is in.
     pub(super) fn record_name_change(&self, path: &Path, scope: ChangeScope) {
         let now = Instant::now();
         let dir = path.parent().unwrap_or(Path::new(""));
@@ -136,8 +130,8 @@ impl Tables {
         self.recent_changes.record_path(dir, ChangeScope::Listing, now);
     }
 
-    /// Data or attributes of an inode are changed: whatever names it has show
-    /// others, and so do the listings that they are in.
+    /// Notes a change of an inode's data or attributes: all its names show other attributes, and so
+    /// do the listings that they are in.
     pub(super) fn record_inode_change(&self, ino: Ino) {
         let paths = self.inodes.lock().paths(ino);
         let now = Instant::now();

@@ -1,15 +1,15 @@
-//! Entries that requests have made in the tables, and that the kernel may not know of.
+//! Entries that requests have made in the tables, and that the kernel may not know.
 //!
-//! A daemon that is killed between a journal entry and the answer leaves a handle or a
-//! lookup that the kernel does not know and never gives back. The kernel sends such
-//! a request again, with the same number. So each entry in the journal has the number
-//! of its request, and the next daemon takes back what the first try entered.
+//! A daemon that is killed between a journal entry and the reply leaves a handle or a lookup. The
+//! kernel does not know it and never releases it. The kernel sends such a request again, with the
+//! same number. So each entry in the journal has the number of its request, and the next daemon
+//! removes the entries of the first try.
 //!
-//! *Invariant:* nothing is taken back that the kernel knows of: it sends a request again
-//! only where it got no answer to it, and it uses no number twice.
+//! *Invariant:* no entry that the kernel knows is removed. The kernel sends a request again only if
+//! it got no reply, and it uses no number twice.
 //!
-//! One case remains: a caller that is killed just after the kernel was asked to send again
-//! withdraws its request, and its entry stays until the mount ends.
+//! One case remains. If a caller is killed just after the kernel was asked to send again, its
+//! request is withdrawn. The entry then stays until the mount ends.
 
 use std::collections::VecDeque;
 
@@ -19,13 +19,13 @@ use super::records::{UnansweredEntry, UnansweredRecord};
 #[derive(Debug, Default)]
 pub(super) struct UnansweredEntries(VecDeque<(u64, UnansweredEntry)>);
 
-/// So many are remembered. A request is answered by the thread that made its entries,
-/// right after them: this is enough for 128 threads with 32 entries each, as a listing
-/// with attributes has. To remember too few leaves a handle open, and does no other harm.
+/// Entries remembered. The thread that made the entries of a request answers it right after them.
+/// So this is enough for 128 threads with 32 entries each, as a listing with attributes has. If an
+/// entry is forgotten too early, a handle may stay open; there is no other harm.
 const MAX_UNANSWERED: usize = 4096;
 
 impl UnansweredEntries {
-    /// The request has entered this. 0 stands for none of the kernel's.
+    /// Adds an entry of a request. 0 is the number of no request of the kernel.
     pub(super) fn insert(&mut self, request: u64, entered: UnansweredEntry) {
         if request == 0 {
             return;
@@ -36,7 +36,7 @@ impl UnansweredEntries {
         self.0.push_back((request, entered));
     }
 
-    /// Takes out what the request has entered.
+    /// Removes and returns the entries of the request.
     pub(super) fn take_entries_of(&mut self, request: u64) -> Vec<UnansweredEntry> {
         let own = |(number, _): &&(u64, UnansweredEntry)| *number == request;
         let taken: Vec<_> = self.0.iter().filter(own).map(|(_, entered)| *entered).collect();
@@ -46,12 +46,12 @@ impl UnansweredEntries {
         taken
     }
 
-    /// What the next daemon has to know.
+    /// The record for the next daemon.
     pub(super) fn snapshot(&self) -> UnansweredRecord {
         UnansweredRecord(self.0.iter().copied().collect())
     }
 
-    /// The entries that the daemon before has left.
+    /// Restores the entries of the predecessor.
     pub(super) fn restore(UnansweredRecord(entries): UnansweredRecord) -> Self {
         Self(entries.into())
     }

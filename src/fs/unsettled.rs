@@ -1,19 +1,19 @@
 //! Files that a change may still reach although its caller was answered.
 //!
-//! A change that hangs in the write replica is given up at its deadline, and made when the
-//! replica answers again: by a thread of this daemon, or of an earlier daemon that has not
-//! ended. Until then no newer change of that file may be made; the older one would
-//! overwrite it. [`super::write_gate::WriteGate`] asks here before each change.
+//! A change that hangs in the write replica is given up at its deadline. When the replica answers
+//! again, a thread may still make it: of this daemon, or of an earlier daemon that has not ended.
+//! Until then no newer change of that file must be made, as the older one would overwrite it.
+//! [`super::write_gate::WriteGate`] asks here before each change.
 //!
-//! An earlier daemon leaves the list of these files with its tables. The kernel adds the
-//! changes that it had not answered: it sends them again.
+//! An earlier daemon leaves the list of these files with its tables. The kernel adds the changes
+//! that it got no reply to, because it sends them again.
 //!
-//! Where the next daemon has another write replica, or has no list, any change is in doubt:
-//! no change at all is made until the earlier daemons are through. Two replicas do not keep
-//! changes in order.
+//! If the next daemon has another write replica, or has no list, any change is in doubt. It then
+//! makes no change until the earlier daemons have finished, as two replicas do not keep changes in
+//! order.
 //!
-//! *Invariant:* the journal lists a file before the kernel learns that a change of it was
-//! given up, and a file is taken off the list when no thread can change it any more.
+//! *Invariant:* the journal lists a file before the kernel learns that a change of it was given up.
+//! A file leaves the list only when no thread can change it any more.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,14 +27,14 @@ use super::records::JournalEntry;
 use super::step_log::StepLog;
 use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 
-/// Says whether all earlier daemons have left the write replica.
+/// Returns whether all earlier daemons have finished on the write replica.
 type EarlierDaemonsEnded = Box<dyn Fn() -> bool + Send + Sync>;
 
 pub(super) struct UnsettledChanges {
     files: RankedMutex<UnsettledFiles>,
     log: Arc<StepLog>,
     earlier_daemons_ended: Mutex<Option<EarlierDaemonsEnded>>,
-    /// Whether there is an `earlier`, for a look without the lock.
+    /// Whether `earlier_daemons_ended` is set; read without the lock.
     has_earlier_daemons: AtomicBool,
     /// Whether an earlier daemon may be making any change.
     is_all_in_doubt: AtomicBool,
@@ -42,17 +42,16 @@ pub(super) struct UnsettledChanges {
     is_handed_over: AtomicBool,
 }
 
-/// The files.
 #[derive(Default)]
 pub(super) struct UnsettledFiles {
     /// Changes of this daemon that were given up and have not ended.
     own_changes: HashMap<Ino, usize>,
-    /// Those that an earlier daemon may be changing.
+    /// Files that an earlier daemon may be changing.
     earlier_daemons: HashSet<Ino>,
 }
 
 impl UnsettledFiles {
-    /// All of them.
+    /// All files.
     pub(super) fn inos(&self) -> Vec<u64> {
         let all: HashSet<Ino> =
             self.own_changes.keys().chain(&self.earlier_daemons).copied().collect();
@@ -61,7 +60,7 @@ impl UnsettledFiles {
 }
 
 impl UnsettledChanges {
-    /// None yet; they are written to `log`.
+    /// No files. Changes of the list are recorded in `log`.
     pub(super) fn new(log: Arc<StepLog>) -> Self {
         Self {
             files: RankedMutex::new(LockRank::UnsettledChanges, UnsettledFiles::default()),
@@ -73,7 +72,7 @@ impl UnsettledChanges {
         }
     }
 
-    /// The files, and none is added or removed before the result is dropped.
+    /// The files; none is added or removed while the guard lives.
     pub(super) fn lock_files(&self) -> RankedMutexGuard<'_, UnsettledFiles> {
         self.files.lock()
     }
@@ -82,7 +81,7 @@ impl UnsettledChanges {
         self.log.append(|| JournalEntry::Unsettled(ino.0, is_unsettled))
     }
 
-    /// A change of the file is given up, and may be made later.
+    /// Records that a change of the file was given up, and may still be made.
     pub(super) fn add_abandoned(&self, ino: Ino) {
         let recorded = {
             let mut files = self.files.lock();
@@ -110,20 +109,21 @@ impl UnsettledChanges {
         self.log.flush(recorded);
     }
 
-    /// There are earlier daemons that have not ended, until `has_no_change_in_flight` says so.
+    /// Declares that earlier daemons may not have ended, until `are_through` returns true.
     pub(super) fn set_earlier_daemons(&self, are_through: EarlierDaemonsEnded) {
         *self.earlier_daemons_ended.lock() = Some(are_through);
         self.has_earlier_daemons.store(true, Ordering::Release);
     }
 
-    /// They may be changing these files.
+    /// Adds the files that earlier daemons may be changing.
     pub(super) fn restore_files(&self, files: Vec<u64>) {
         if self.check_earlier_daemons() {
             self.files.lock().earlier_daemons.extend(files.into_iter().map(Ino));
         }
     }
 
-    /// The kernel sends a change of the file again: an earlier daemon may be making it.
+    /// Records that the kernel sends a change of the file again: an earlier daemon may be making
+    /// it.
     pub(super) fn add_resent(&self, ino: Ino) {
         if !self.check_earlier_daemons() {
             return;
@@ -138,7 +138,7 @@ impl UnsettledChanges {
         self.log.flush(recorded);
     }
 
-    /// An earlier daemon may be making any change.
+    /// Declares that an earlier daemon may be making any change.
     pub(super) fn mark_all_in_doubt(&self) {
         self.is_all_in_doubt.store(true, Ordering::Release);
     }
@@ -171,12 +171,11 @@ impl UnsettledChanges {
         false
     }
 
-    /// The next daemon makes what has not begun, or it does not.
+    /// Sets whether the next daemon makes the changes that have not begun.
     pub(super) fn set_handed_over(&self, it_does: bool) {
         self.is_handed_over.store(it_does, Ordering::Release);
     }
 
-    /// Whether the next daemon makes what has not begun.
     pub(super) fn is_handed_over(&self) -> bool {
         self.is_handed_over.load(Ordering::Acquire)
     }

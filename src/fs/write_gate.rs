@@ -1,15 +1,14 @@
-//! Files that are open for writing, and what is read of them.
+//! Separates reads and changes of a file, and keeps its changes in order.
 //!
-//! As long as any handle may write a file, all of its handles read it from the
-//! write replica, past everything that is kept of it here: what was written is
-//! seen at once, and what another replica has of it by then is seen by nobody.
+//! While any handle may write a file, all its handles read it from the write replica, past all
+//! segments kept here. So readers see written data at once, and never the state of another replica.
 //!
 //! *Invariants:*
-//! - A read and a write of one file exclude each other, as on an NFS mount, so no
-//!   answer is half of one write.
-//! - A change that nobody got an answer to may still be under way. While it is,
-//!   no other change of that file is begun: it could be overtaken. That holds for a
-//!   change that an earlier daemon may be making, too ([`super::unsettled`]).
+//! - A read and a write of one file exclude each other, as on an NFS mount, so no answer has half
+//!   of one write.
+//! - A change without an answer in time may still be in flight. While it is, no other change of
+//!   that file begins: the older change could overwrite it. That also holds for a change that an
+//!   earlier daemon may be making ([`super::unsettled`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,15 +28,15 @@ use crate::volume::ByteRange;
 
 /// A handle that may write.
 pub(super) struct Writer {
-    /// As the write replica has it open for this handle alone.
+    /// The write replica's descriptor, opened for this handle only.
     pub(super) file: Arc<dyn BackendFile>,
-    /// Whether it can be read through.
+    /// Whether the descriptor can be read.
     pub(super) readable: bool,
-    /// When a write through it is done.
+    /// When a write through it counts as done.
     pub(super) sync: SyncMode,
-    /// In whose name.
+    /// The credentials of its calls.
     pub(super) credentials: Credentials,
-    /// What the next fsync(2) or close(2) is to say.
+    /// The error that the next fsync(2) or close(2) reports.
     deferred_error: Mutex<Option<Errno>>,
     /// When its last change was noted.
     last_recorded: Mutex<Option<Instant>>,
@@ -60,22 +59,22 @@ impl Writer {
         }
     }
 
-    /// A change may have been lost.
+    /// Records that a change may have been lost.
     pub(super) fn set_deferred_error(&self, errno: Errno) {
         *self.deferred_error.lock() = Some(errno);
     }
 
-    /// What is to be said of changes before now, once.
+    /// Takes the error of earlier changes, to be reported once.
     pub(super) fn take_deferred_error(&self) -> Option<Errno> {
         self.deferred_error.lock().take()
     }
 
-    /// The same, and it still is to be said.
+    /// The error of earlier changes, which is kept.
     pub(super) fn deferred_error(&self) -> Option<Errno> {
         *self.deferred_error.lock()
     }
 
-    /// Whether a change at `now` has to be noted, as the last one was `often` ago.
+    /// Whether a change at `now` must be noted, because the last note is at least `often` old.
     pub(super) fn should_record_change(&self, now: Instant, often: std::time::Duration) -> bool {
         let mut noted = self.last_recorded.lock();
         let due = noted.is_none_or(|at| now.saturating_duration_since(at) >= often);
@@ -86,16 +85,16 @@ impl Writer {
     }
 }
 
-/// How often a change looks whether earlier daemons are through with its file.
+/// How often a change checks whether earlier daemons have finished with its file.
 const EARLIER_DAEMON_POLL: Duration = Duration::from_millis(10);
 
-/// Keeps reads and changes of one file apart. It lives as long as the file is open, or
-/// a change of it is under way.
+/// Separates reads and changes of one file. It lives as long as the file is open or a change of it
+/// is in flight.
 pub(super) struct WriteGate {
     ino: Ino,
     unsettled: Arc<UnsettledChanges>,
     lock: RwLock<()>,
-    /// Changes that have not come to an end.
+    /// Changes that have not ended.
     in_flight: AtomicUsize,
     /// Whether any of them was given up.
     has_abandoned: AtomicBool,
@@ -105,28 +104,28 @@ pub(super) struct WriteGate {
     pub(super) pending_writes: PendingWrites,
 }
 
-/// A change that is under way; it is not any more when this is dropped.
+/// A change in flight; dropping it ends the change.
 pub(super) struct MutationGuard {
     gate: Arc<WriteGate>,
-    /// Whether who asked for it has been told that it did not end in time.
+    /// Whether its caller was answered because the change did not end in time.
     is_abandoned: AtomicBool,
 }
 
-/// A write that has arrived. It ends when this is dropped.
+/// A write that has arrived. Dropping it ends the write.
 pub(super) struct PendingWrite {
     gate: Arc<WriteGate>,
     number: u64,
-    /// What it writes, where a read may have overtaken it.
+    /// The range of the write, if a read may have overtaken it.
     overtaken: Option<ByteRange>,
 }
 
-/// A part that has arrived, before there is room for it.
+/// A part of an append that has arrived and has no room yet.
 pub(super) struct AnnouncedPart {
     pub(super) gate: Arc<WriteGate>,
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) arrived_at: Instant,
-    /// What the part does where there is no room.
+    /// How the part proceeds if there is no room.
     pub(super) on_full: OnFull,
 }
 
@@ -143,9 +142,9 @@ impl WriteGate {
         }
     }
 
-    /// A change begins; `None` where it could be overtaken by an older one. Of an earlier
-    /// daemon's changes, only a change that came `again` may begin; [`MutationGuard::lock_exclusive`]
-    /// then waits.
+    /// Begins a change; `None` if an older change could overwrite it. While an earlier daemon may
+    /// be changing the file, only a change that the kernel sends `again` may begin;
+    /// [`MutationGuard::lock_exclusive`] then waits.
     pub(super) fn start_mutation(self: &Arc<Self>, again: bool) -> Option<Arc<MutationGuard>> {
         if again {
             self.unsettled.add_resent(self.ino);
@@ -155,7 +154,8 @@ impl WriteGate {
         self.start_operation()
     }
 
-    /// The same for what sets no data or attributes; earlier daemons do not matter to it.
+    /// The same for an operation that sets no data or attributes; earlier daemons do not matter to
+    /// it.
     pub(super) fn start_operation(self: &Arc<Self>) -> Option<Arc<MutationGuard>> {
         let others = self.in_flight.fetch_add(1, Ordering::AcqRel);
         let under_way =
@@ -166,15 +166,15 @@ impl WriteGate {
         (!self.has_abandoned.load(Ordering::Acquire)).then(|| Arc::new(under_way))
     }
 
-    /// A write through the kernel's page cache has arrived; `copied`: what the kernel has
-    /// copied into its pages for it, if it has.
+    /// Registers a write through the kernel's page cache. `copied` is the range that the kernel has
+    /// copied into its pages for it, if any.
     pub(super) fn track_write(self: &Arc<Self>, copied: Option<ByteRange>) -> PendingWrite {
         let (number, is_overtaken) = self.pending_writes.add(copied);
         let overtaken = copied.filter(|_| is_overtaken);
         PendingWrite { gate: Arc::clone(self), number, overtaken }
     }
 
-    /// A part of a write(2) has arrived.
+    /// Registers a part of a write(2).
     pub(super) fn announce_part(self: &Arc<Self>, offset: u64, len: u64) -> AnnouncedPart {
         AnnouncedPart {
             on_full: self.appends.lock().announce(offset),
@@ -185,24 +185,23 @@ impl WriteGate {
         }
     }
 
-    /// Whether a change is under way.
     pub(super) fn has_in_flight(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) > 0
     }
 
-    /// Waits until nothing is being changed. Blocks.
+    /// Waits until no change is running. Blocks.
     pub(super) fn lock_shared(&self) -> RwLockReadGuard<'_, ()> {
         self.lock.read()
     }
 
-    /// The same, if nothing is being changed now.
+    /// The same if no change is running now; else `None`.
     pub(super) fn try_lock_shared(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.lock.try_read()
     }
 }
 
 impl PendingWrite {
-    /// Ends it. Returns what it wrote, where pages of it in the kernel's cache may be older.
+    /// Ends it. Returns its range, if the kernel's pages there may be older than the write.
     pub(super) fn end(self) -> Option<ByteRange> {
         self.overtaken
     }
@@ -215,11 +214,10 @@ impl Drop for PendingWrite {
 }
 
 impl MutationGuard {
-    /// Waits until nothing else is being read or changed. Blocks.
+    /// Waits until no other read or change is running. Blocks.
     ///
-    /// # Errors
-    /// [`BackendError::Late`] where nobody waits for it any more: it is not to be
-    /// done after what was asked for later.
+    /// # Errors [`BackendError::Late`] if its caller was answered already, or the daemon has handed
+    /// over: it must not run after later requests.
     pub(super) fn lock_exclusive(&self) -> crate::backend::Result<RwLockWriteGuard<'_, ()>> {
         while self.gate.unsettled.is_blocked(self.gate.ino) && !self.is_cancelled() {
             std::thread::sleep(EARLIER_DAEMON_POLL);
@@ -231,12 +229,12 @@ impl MutationGuard {
         }
     }
 
-    /// Whether it is not to be begun any more.
+    /// Whether the change must not begin any more.
     fn is_cancelled(&self) -> bool {
         self.is_abandoned.load(Ordering::Acquire) || self.gate.unsettled.is_handed_over()
     }
 
-    /// Who asked for it is about to be told this.
+    /// Call this before the caller gets `answer`.
     pub(super) fn finish<T>(&self, answer: &crate::backend::Result<T>) {
         if matches!(answer, Err(BackendError::Late))
             && !self.is_abandoned.swap(true, Ordering::AcqRel)

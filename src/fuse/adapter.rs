@@ -1,4 +1,5 @@
-//! fuser's requests in, fuser's replies out.
+//! Translates fuser's requests into calls of the file system, and the answers into fuser's
+//! replies.
 
 mod dir_entries;
 mod file_locks;
@@ -55,7 +56,7 @@ impl Adapter {
         }
     }
 
-    /// The file system, which works for the caller of `req` in this thread from now on.
+    /// The file system. From now on this thread works for the caller of `req`.
     fn fs_for(&self, req: &Request) -> Arc<Fs> {
         RequestingThread::from_tid(req.pid()).set_current();
         Arc::clone(&self.fs)
@@ -66,7 +67,7 @@ impl Adapter {
         Call { fs: self.fs_for(req), caller: self.request_context(req) }
     }
 
-    /// The caller. What an earlier try of its request has entered is taken back.
+    /// The caller of `req`. Reverts the table entries of an earlier try of the same request.
     fn request_context(&self, req: &Request) -> RequestContext {
         revert_earlier_try(&self.fs, req.unique());
         convert::request_context(req)

@@ -1,9 +1,9 @@
-//! Changes after which the kernel asks for an inode's attributes again.
+//! Changes after which the kernel must ask for an inode's attributes again.
 //!
-//! The answer to most changes has the new attributes, or the kernel knows which of them it
-//! cannot believe any more. It does not know that a write, fallocate(2) or
-//! copy_file_range(2) has removed set-id bits, nor, in some versions, that an access control
-//! list has changed the mode. So it is told before it has the answer to the change.
+//! The answer to most changes has the new attributes, or the kernel knows which of them are no
+//! longer valid. The kernel does not know that a write, fallocate(2) or copy_file_range(2) has
+//! removed set-id bits. Some versions do not know either that an access control list has
+//! changed the mode. So fanfs notifies the kernel before it answers such a change.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,7 +14,7 @@ use fuser::INodeNo;
 use super::notifier::KernelNotifier;
 use crate::fs::Ino;
 
-/// The attributes of an inode that a change may have changed, if any.
+/// The attributes of an inode that a change may have changed.
 pub(super) struct AttrInvalidation {
     kernel: Option<Arc<KernelNotifier>>,
     number: INodeNo,
@@ -26,13 +26,13 @@ impl AttrInvalidation {
         Self::new_if(true, kernel, ino)
     }
 
-    /// The same for a change that may have done so where `is_possible`.
+    /// The same for a change that may have done so only if `is_possible`.
     pub(super) fn new_if(is_possible: bool, kernel: &Arc<KernelNotifier>, ino: Ino) -> Self {
         let kernel = is_possible.then(|| Arc::clone(kernel));
         Self { kernel, number: INodeNo(ino.0) }
     }
 
-    /// Has the kernel forget them. Also after an error: the change may have been made in part.
+    /// Makes the kernel drop them, also after an error: the change may have been made in part.
     pub(super) fn send(self) {
         if let Some(kernel) = self.kernel {
             kernel.invalidate_attrs(self.number);

@@ -1,4 +1,4 @@
-//! What the FUSE protocol has numbers for, in fanfs's terms and back.
+//! The FUSE protocol's numbers, converted to fanfs's types and back.
 
 use std::ffi::OsStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,8 +14,8 @@ use crate::fs::{EntryName, Errno, HandleId, Ino, InodeAttr, LockOwner};
 /// The permission bits of a mode, set-id and sticky bits included.
 const PERMISSION_BITS: u32 = 0o7777;
 
-/// Most bytes of one copy; who asked for more asks again. While it lasts nobody reads
-/// the target: a second on a replica of 64 MiB/s that copies by reading and writing.
+/// The most bytes of one copy; a caller that asked for more asks again. No reader can read the
+/// target meanwhile: one second on a replica that copies 64 MiB/s by reading and writing.
 pub(super) const MAX_COPY_BYTES: u64 = 64 << 20;
 
 /// Flags of open(2), as the kernel passes them on.
@@ -25,11 +25,11 @@ pub(super) const O_DIRECT: i32 = nix::libc::O_DIRECT;
 /// The kernel's own flag for a file that it opens to run it (`__FMODE_EXEC`).
 pub(super) const FMODE_EXEC: i32 = 0x20;
 
-/// Of fallocate(2)'s modes, those that take a range out or put one in
-/// (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`).
+/// The modes of fallocate(2) that remove or insert a range (`FALLOC_FL_COLLAPSE_RANGE`,
+/// `FALLOC_FL_INSERT_RANGE`).
 pub(super) const FALLOC_SHIFT_MODES: u32 = 0x08 | 0x20;
 
-/// `FUSE_UNIQUE_RESEND`: marks the numbers of such requests.
+/// `FUSE_UNIQUE_RESEND`: marks the numbers of resent requests.
 const FUSE_UNIQUE_RESEND: u64 = 1 << 63;
 
 /// Whether the request may have been carried out before.
@@ -37,7 +37,7 @@ pub(super) fn is_resent(id: RequestId) -> bool {
     id.0 & FUSE_UNIQUE_RESEND != 0
 }
 
-/// The number that the request has at each try.
+/// The number of the request, the same at each try.
 pub(super) fn request_number(id: RequestId) -> u64 {
     id.0 & !FUSE_UNIQUE_RESEND
 }
@@ -62,12 +62,12 @@ pub(super) fn entry_name(parent: INodeNo, name: &OsStr) -> EntryName<'_> {
     EntryName { parent: ino(parent), name }
 }
 
-/// The handle that an operation on an inode names.
+/// The handle in an operation on an inode.
 pub(super) fn handle_id(number: INodeNo, handle: FileHandle) -> HandleId {
     HandleId { number: handle.0, ino: ino(number) }
 }
 
-/// Whether the kernel is to send the parts of a write(2) one by one.
+/// Whether the kernel must send the parts of a write(2) one by one.
 pub(super) fn needs_serial_writes(flags: i32) -> bool {
     flags & (O_APPEND | O_DIRECT) == O_APPEND | O_DIRECT
 }
@@ -115,7 +115,7 @@ pub(super) fn dirent_type(of: FileKind) -> u32 {
     mode >> 12
 }
 
-/// A device number as the FUSE protocol has it: the kernel's `new_encode_dev`.
+/// A device number as the FUSE protocol encodes it: the kernel's `new_encode_dev`.
 fn encode_device(device: (u32, u32)) -> u32 {
     let (major, minor) = device;
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
@@ -162,7 +162,7 @@ pub(super) fn bare_dir_attr(number: Ino) -> FileAttr {
     }
 }
 
-/// How to open a file with these flags of open(2); `None` for one that is only to be read.
+/// How to open a file with these flags of open(2); `None` if the file is only read.
 pub(super) fn write_open(flags: i32) -> Option<WriteOpenOptions> {
     let how = open_mode(flags);
     (how.access != OpenAccess::Read || how.truncate).then_some(how)
@@ -192,8 +192,8 @@ fn open_mode(flags: i32) -> WriteOpenOptions {
 /// The target of an lseek(2), and its starting offset.
 ///
 /// # Errors
-/// EINVAL for what the kernel does itself; ENXIO for an offset before the file's start, as
-/// on local file systems.
+/// EINVAL for positions that the kernel computes itself; ENXIO for an offset before the file's
+/// start, as on local file systems.
 pub(super) fn seek_to(whence: i32, offset: i64) -> Result<(SeekTo, u64), Errno> {
     let to = match whence {
         nix::libc::SEEK_DATA => SeekTo::Data,
@@ -203,12 +203,12 @@ pub(super) fn seek_to(whence: i32, offset: i64) -> Result<(SeekTo, u64), Errno> 
     Ok((to, u64::try_from(offset).map_err(|_| Errno::NXIO)?))
 }
 
-/// What mknod(2) and its like ask for.
+/// The mode and umask of mknod(2) and similar calls.
 pub(super) fn create_mode(mode: u32, umask: u32) -> CreateMode {
     CreateMode { perm: mode & PERMISSION_BITS, umask: umask & 0o777 }
 }
 
-/// The kind of object that a mode speaks of.
+/// The kind of object in a mode.
 pub(super) fn kind_of_mode(mode: u32) -> Option<FileKind> {
     Some(match mode & nix::libc::S_IFMT {
         0 | nix::libc::S_IFREG => FileKind::Regular,
@@ -222,7 +222,7 @@ pub(super) fn kind_of_mode(mode: u32) -> Option<FileKind> {
     })
 }
 
-/// Major and minor of a device number as the protocol has it.
+/// Major and minor of a device number as the protocol encodes it.
 pub(super) fn decode_device(device: u32) -> (u32, u32) {
     ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & !0xff))
 }
@@ -235,8 +235,8 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     };
     SetTime::At(match time.duration_since(UNIX_EPOCH) {
         Ok(after) => (after.as_secs() as i64, after.subsec_nanos()),
-        // The library takes both away from the epoch, the seconds and the nanoseconds,
-        // which count up from the second that they come with.
+        // fuser subtracts both the seconds and the nanoseconds from the epoch. But these
+        // nanoseconds count up from their second.
         Err(before) => {
             let before = before.duration();
             (-i64::try_from(before.as_secs()).unwrap_or(i64::MAX), before.subsec_nanos())
@@ -244,7 +244,7 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     })
 }
 
-/// A lock of this type of fcntl(2) on these bytes, the last one included.
+/// A lock with this type of fcntl(2) on these bytes, `end` included.
 pub(super) fn to_lock(kind: i32, start: u64, end: u64) -> Option<Lock> {
     let kind = match kind {
         nix::libc::F_RDLCK => LockKind::Shared,
@@ -255,7 +255,7 @@ pub(super) fn to_lock(kind: i32, start: u64, end: u64) -> Option<Lock> {
     Some(Lock { kind, start, end })
 }
 
-/// The type of fcntl(2) of a lock.
+/// The lock's type in fcntl(2).
 pub(super) fn lock_type(kind: LockKind) -> i32 {
     match kind {
         LockKind::Shared => nix::libc::F_RDLCK,

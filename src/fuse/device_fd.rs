@@ -1,7 +1,7 @@
-//! The FUSE device's descriptor, and what takes its place while it is elsewhere.
+//! The FUSE device's descriptor, and its replacement while the device is elsewhere.
 //!
-//! The library knows the device by the number of a descriptor. The number stands for a socket
-//! while the session agrees with the kernel or rests, and for `/dev/null` when the device is
+//! fuser knows the device by the number of a descriptor. The number refers to a socket while
+//! the session negotiates with the kernel or is paused, and to `/dev/null` when the device is
 //! released.
 
 use std::io;
@@ -16,9 +16,9 @@ use crate::volume::ByteRange;
 /// `FUSE_NOTIFY_RESEND`
 const FUSE_NOTIFY_RESEND: i32 = 7;
 
-/// Has the kernel send again what was not answered.
+/// Makes the kernel resend the requests that were not answered.
 pub(super) fn request_resend(device: BorrowedFd<'_>) -> io::Result<()> {
-    // A `struct fuse_out_header` alone: length, what it is about, no request.
+    // A `struct fuse_out_header` alone: length, notification code, no request.
     let mut notice = [0; 16];
     notice[..4].copy_from_slice(&16u32.to_ne_bytes());
     notice[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
@@ -29,8 +29,8 @@ pub(super) fn request_resend(device: BorrowedFd<'_>) -> io::Result<()> {
 /// `FUSE_NOTIFY_INVAL_INODE`
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 
-/// Has the kernel drop the pages of an inode that have bytes of `range`. Waits for those that
-/// are locked.
+/// Makes the kernel drop the pages of an inode that contain bytes of `range`. Waits for locked
+/// pages.
 pub(super) fn drop_pages(device: BorrowedFd<'_>, number: u64, range: ByteRange) -> io::Result<()> {
     // A `struct fuse_out_header`, and a `struct fuse_notify_inval_inode_out`: the inode, offset
     // and length.
@@ -44,20 +44,20 @@ pub(super) fn drop_pages(device: BorrowedFd<'_>, number: u64, range: ByteRange) 
     Ok(())
 }
 
-/// Two ends of a socket that keeps messages apart.
+/// Two ends of a socket that preserves message boundaries.
 pub(super) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Has the descriptor `number` stand for what `by` stands for, from now on.
+/// Makes the descriptor `number` refer to what `by` refers to.
 pub(super) fn redirect_fd(number: BorrowedFd<'_>, by: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the number is open for as long as it is borrowed, and is not closed
-    // through this value.
+    // SAFETY: the descriptor is open for as long as it is borrowed, and `ManuallyDrop` prevents
+    // this value from closing it.
     let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number.as_raw_fd()) });
     Ok(rustix::io::dup3(by, &mut target, DupFlags::CLOEXEC)?)
 }
 
-/// A descriptor that takes every answer and gives no request.
+/// A descriptor that accepts every reply and returns no request.
 pub(super) fn open_dev_null() -> io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDWR | OFlags::CLOEXEC;

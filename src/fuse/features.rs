@@ -1,11 +1,11 @@
-//! What the kernel and fanfs agree on before the first request.
+//! The features that the kernel and fanfs agree on before the first request.
 
 use fuser::{InitFlags, KernelConfig};
 
 use super::MountOptions;
 use crate::fs::Fs;
 
-/// What is asked of the kernel.
+/// The features to request from the kernel.
 pub(super) struct InitFeatures {
     max_background: u16,
     max_request: u64,
@@ -16,29 +16,30 @@ impl InitFeatures {
         Self { max_background: options.max_background, max_request: options.max_request }
     }
 
-    /// Asks for it, and tells `fs` what came of it.
+    /// Requests the features, and reports the result to `fs`.
     pub(super) fn negotiate(&self, fs: &Fs, config: &mut KernelConfig) {
-        // Each is used where the kernel has it and done without where not.
+        // Each is used if the kernel has it.
         for capability in [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_ASYNC_DIO,
-            // The kernel checks access control lists as well as modes, whoever looked
-            // before: fanfs answers looks with its own rights (`fs::path_queries`).
+            // The kernel checks access control lists as well as modes, whichever caller filled
+            // its cache: fanfs answers lookups with its own rights
+            // (`fs::namespace::path_queries`).
             InitFlags::FUSE_POSIX_ACL,
         ] {
             let _ = config.add_capabilities(capability);
         }
-        // Without FUSE_ATOMIC_O_TRUNC the kernel opens and then truncates, after it has
-        // looked whether the file is a program that runs: to open it read-only and
-        // truncated, which asks for that, would have cut it off before.
+        // FUSE_ATOMIC_O_TRUNC is not requested. Without it the kernel opens a file and then
+        // truncates it, after it has checked that the file is not a running program. With it,
+        // O_RDONLY with O_TRUNC would truncate such a program before that check.
         if fs.can_write() {
             for capability in [
-                // The replica takes set-id bits away, as it would from the caller.
+                // The replica removes set-id bits, as it would for the caller.
                 InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-                // It applies the umask too, or a default access control list.
+                // The replica also applies the umask, or a default access control list.
                 InitFlags::FUSE_DONT_MASK,
             ] {
                 let _ = config.add_capabilities(capability);
@@ -52,8 +53,8 @@ impl InitFeatures {
         fs.open_files.set_direct_mmap(maps_direct.is_ok());
         if fs.open_files.is_passthrough_wanted() {
             match config.add_capabilities(InitFlags::FUSE_PASSTHROUGH) {
-                // One: a replica may not be stacked itself, and one more file
-                // system may be stacked on this mount.
+                // Depth 1: a replica may not be stacked itself, and one more file system may be
+                // stacked on this mount.
                 Ok(()) => {
                     let _ = config.set_max_stack_depth(1);
                 }
@@ -63,8 +64,8 @@ impl InitFeatures {
             }
         }
         let _ = config.set_max_background(self.max_background);
-        // This library derives the largest read from the largest write; above
-        // its own limit it says what that is.
+        // fuser derives the largest read from the largest write. Above its own limit it returns
+        // that limit.
         let most = u32::try_from(self.max_request).unwrap_or(u32::MAX);
         if let Err(limit) = config.set_max_write(most) {
             let _ = config.set_max_write(limit);

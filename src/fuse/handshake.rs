@@ -1,10 +1,10 @@
-//! INIT: what the kernel and fanfs agree on once for a mount.
+//! INIT: the parameters that the kernel and fanfs agree on once for a mount.
 //!
-//! The kernel says INIT when it is mounted and never again, and the FUSE library
-//! begins every session with it. So the library is not given the device but a socket:
-//! it is told there what the kernel said, now or to another process, and the device
-//! takes the socket's place when it has answered. Who goes on with a mount must answer
-//! the same as then, to the byte, as the kernel goes by that.
+//! The kernel sends INIT when it mounts and never again, but fuser begins every session with
+//! it. So fuser gets a socket instead of the device. It receives there the INIT that the kernel
+//! sent, to this process or to an earlier one. When fuser has answered, the device takes the
+//! socket's place. A process that continues a mount must send the same answer as then, byte for
+//! byte, because the kernel relies on that one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,34 +21,35 @@ use super::raw_reply::RawReplies;
 use super::session_pause::SessionPauser;
 use crate::fs::Fs;
 
-/// What the kernel said, and what it was answered.
+/// The kernel's INIT request, and the reply to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitParams {
     asked: Vec<u8>,
     answer: Vec<u8>,
 }
 
-/// Ready to go on with a mount.
+/// A session that is ready to continue a mount.
 pub struct ResumableSession(pub(super) NegotiatedSession);
 
-/// A session that has agreed and has no device yet.
+/// A session that has negotiated its parameters and has no device yet.
 pub(super) struct NegotiatedSession {
     session: fuser::Session<Adapter>,
     notifier: Arc<KernelNotifier>,
-    /// Stands for the device in replies; nothing as yet.
+    /// The device for replies; /dev/null until the session runs.
     reply_device: Arc<OwnedFd>,
 }
 
-/// No INIT is longer; the kernel wants room for more than that.
+/// No INIT is longer; the kernel requires a buffer with room to spare.
 const INIT_BUFFER_BYTES: usize = 64 * 1024;
 
-/// `struct fuse_in_header` and, in `struct fuse_init_in`, where the flags are.
+/// The offset of the flags: the length of `struct fuse_in_header`, and their offset in
+/// `struct fuse_init_in`.
 const INIT_FLAGS_OFFSET: usize = 40 + 12;
 
-/// `FUSE_INIT_EXT`: there are more flags.
+/// `FUSE_INIT_EXT`: a second word of flags follows.
 const FUSE_INIT_EXT: u32 = 1 << 30;
 
-/// `FUSE_HAS_RESEND`, among those.
+/// `FUSE_HAS_RESEND`, in the second word.
 const FUSE_HAS_RESEND: u32 = 1 << (39 - 32);
 
 impl InitParams {
@@ -60,7 +61,7 @@ impl InitParams {
         &self.answer
     }
 
-    /// Whether the kernel sends requests again that nobody answered (Linux 6.9).
+    /// Whether the kernel can resend requests that were not answered (Linux 6.9).
     pub fn can_resend(&self) -> bool {
         let word = |at: usize| {
             let bytes = self.asked.get(at..at + 4)?;
@@ -87,7 +88,7 @@ pub(super) fn read_message(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 }
 
 impl NegotiatedSession {
-    /// Agrees on what `options` and `fs` want with a kernel that said `asked`.
+    /// Agrees on the needs of `options` and `fs` with a kernel that sent the INIT `asked`.
     pub(super) fn negotiate(
         fs: Arc<Fs>,
         options: &MountOptions,
@@ -95,7 +96,7 @@ impl NegotiatedSession {
     ) -> io::Result<(Self, InitParams)> {
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads);
-        // Replies are given on one descriptor, whoever gives them.
+        // All threads write replies to the same descriptor.
         config.clone_fd = false;
         config.acl =
             if options.allow_other { fuser::SessionACL::All } else { fuser::SessionACL::Owner };

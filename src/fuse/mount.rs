@@ -1,7 +1,7 @@
-//! Making and ending the mount: mount(2) where privileged, fusermount3 else.
+//! Making and ending the mount: mount(2) if privileged, fusermount3 otherwise.
 //!
-//! Done here rather than by fuser, which at its session's end unmounts by path
-//! and so may hit a mount that has been made there since.
+//! Done here rather than by fuser, which unmounts by path at its session's end, and so may hit
+//! a mount that was made there since.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -30,8 +30,7 @@ pub enum MountError {
     /// No FUSE device.
     #[error("cannot open {DEVICE}: {0}; is FUSE available here (`modprobe fuse`)?")]
     Device(Errno),
-    /// This user may not use the FUSE device, and then the helper does not let him
-    /// either.
+    /// This user may not use the FUSE device; then fusermount3 does not allow it either.
     #[error("this user may not open {DEVICE}; elsewhere all may (mode 0666)")]
     DeviceForbidden,
     /// mount(2) refused.
@@ -39,7 +38,7 @@ pub enum MountError {
     Mount {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
     /// fusermount3 refused.
@@ -59,7 +58,7 @@ pub enum MountError {
     Unmount {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -72,8 +71,8 @@ pub(super) fn mount(place: &MountTarget, options: &MountOptions) -> Result<Owned
     }
 }
 
-/// Replaces a dead mount. Where the kernel can mount beneath it (Linux 6.5), there is no
-/// moment without a mount.
+/// Replaces a dead mount. If the kernel can mount beneath it (Linux 6.5), there is no moment
+/// without a mount.
 fn replace_dead(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = open_device()?;
     match mount_beneath(&device, mount_point, options) {
@@ -134,7 +133,7 @@ fn mount_by_syscall(
     rustix::mount::mount(&*options.name, mount_point, "fuse.fanfs", flags, Some(data.as_c_str()))
 }
 
-/// Mounts beneath what is mounted at `mount_point`.
+/// Mounts beneath the mount at `mount_point`.
 fn mount_beneath(
     device: &OwnedFd,
     mount_point: &Path,
@@ -175,7 +174,7 @@ fn mount_beneath(
 
 fn mount_by_helper(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::NoHelper)?;
-    // The helper finds its end by number, so that one must outlive exec.
+    // The helper finds its end by the descriptor's number, so the descriptor must survive exec.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())
         .map_err(|errno| MountError::NoHelper(errno.into()))?;
     // A comma or backslash in a name would end the option.
@@ -223,11 +222,11 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
     })
 }
 
-/// Ends the mount at `mount_point`. With `lazy`, also while it is in use: it
-/// disappears from the tree at once, what is open stays usable until closed.
+/// Ends the mount at `mount_point`. With `lazy`, also while it is in use: the mount disappears
+/// from the tree at once, and open files stay usable until they are closed.
 ///
 /// # Errors
-/// [`MountError::Busy`] where it is in use and `lazy` is not given.
+/// [`MountError::Busy`] if it is in use and `lazy` is not set, and the other reasons.
 pub fn unmount(mount_point: &Path, lazy: bool) -> Result<(), MountError> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let unmounted = {
@@ -243,21 +242,21 @@ pub fn unmount(mount_point: &Path, lazy: bool) -> Result<(), MountError> {
 }
 
 /// Ends the connection of the mount at `mount_point`, whose device number is `number`. The
-/// mount stays, and calls on it fail with ENOTCONN. For a daemon that is dead: threads of it
-/// that hang in a replica would keep the connection, and callers would wait.
+/// mount stays, and calls on it fail with ENOTCONN. This is for a dead daemon: its threads that
+/// hang in a replica would keep the connection, and callers would wait.
 ///
 /// # Errors
-/// This user may not; the connection ends with the dead daemon's last thread then.
+/// If this user may not; then the connection ends with the dead daemon's last thread.
 pub fn abort_connection(mount_point: &Path, number: (u32, u32)) -> io::Result<()> {
-    // fuse.ko names connections by the device number, of which the major is 0.
+    // The kernel names connections by the device number, whose major is 0.
     let control = format!("/sys/fs/fuse/connections/{}/abort", number.1);
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     if let Ok(control) = rustix::fs::open(control, flags, Mode::empty()) {
         rustix::io::write(&control, b"1")?;
         return Ok(());
     }
-    // Without fusectl: a forced unmount ends the connection even if the mount is in use, and
-    // this descriptor uses it.
+    // Without fusectl: a forced unmount ends the connection even if the mount is in use. This
+    // descriptor keeps it in use, so that the mount stays.
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let _in_use = rustix::fs::open(mount_point, flags, Mode::empty())?;
     let _raised = capabilities::raise(capabilities::ADMIN);

@@ -1,9 +1,9 @@
-//! Entries of a READDIRPLUS that come without attributes.
+//! READDIRPLUS entries without attributes.
 //!
-//! The kernel takes such an entry's name, and looks it up when it is asked for. It
-//! knows one by the node's number, which is 0. fuser shows applications that same
-//! number as the entry's inode, and entries with the inode 0 are skipped by the C
-//! library, so these entries are put together here.
+//! The kernel takes only the name of such an entry, and looks the name up when a process asks
+//! for it. It recognizes the entry by its node number, which is 0. fuser would show
+//! applications the same number as the entry's inode, and the C library skips entries with the
+//! inode 0. So these entries are assembled here.
 
 use super::convert;
 use crate::backend::FileKind;
@@ -15,7 +15,7 @@ const ENTRY_OUT_BYTES: usize = 128;
 /// Length of `struct fuse_dirent` before the name.
 const DIRENT_BYTES: usize = 24;
 
-/// What the kernel asks for at least: a page of memory.
+/// The kernel's buffer has at least one page of memory.
 const BUFFER_BYTES: usize = 4096;
 
 /// A listing of names.
@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 4096;
 pub(super) struct NamesOnlyListing(Vec<u8>);
 
 impl NamesOnlyListing {
-    /// Adds an entry, after which a reader goes on from `next`; false where there is no
+    /// Adds an entry, after which a reader continues from `next`. Returns false if there is no
     /// room for it.
     pub(super) fn add(&mut self, number: Ino, next: u64, name: &[u8], kind: FileKind) -> bool {
         let len = (ENTRY_OUT_BYTES + DIRENT_BYTES + name.len()).next_multiple_of(8);

@@ -1,4 +1,4 @@
-//! The reply to an open, and what the open asks of the kernel before.
+//! The reply to an open, and the preceding calls to the kernel.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::fs::{BackingId, CacheMode, FsResult, KernelOpen, OpenedFile};
 /// The reply to an open.
 pub(super) struct FuseOpenResponder {
     pub(super) reply: ReplyOpen,
-    /// What is opened.
+    /// The file that is opened.
     pub(super) number: INodeNo,
     pub(super) notifier: Arc<KernelNotifier>,
-    /// Whether closing its descriptors has to be heard of, written or not.
+    /// Whether the kernel must send FLUSH when descriptors are closed, written or not.
     pub(super) needs_flush: bool,
-    /// Whether the kernel is to send the parts of a write(2) one by one.
+    /// Whether the kernel must send the parts of a write(2) one by one.
     pub(super) serial_writes: bool,
 }
 
-/// What names a lent file to the kernel.
+/// The kernel's id of a backing file.
 struct KernelBacking(Option<fuser::BackingId>);
 
 impl Drop for KernelBacking {
     fn drop(&mut self) {
-        // The kernel takes it back from the privileged only.
+        // Only a privileged process may make the kernel release it.
         let _raised = capabilities::raise(capabilities::ADMIN);
         self.0 = None;
     }
 }
 
-/// What the kernel is to do with an open file.
+/// The flags of an open file for the kernel.
 pub(super) fn open_flags(opened: &OpenedFile, flush: bool, one_by_one: bool) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_NOFLUSH, !flush);
@@ -66,7 +66,7 @@ impl FuseOpenResponder {
             .as_ref()
             .and_then(|backing| backing.backing_id().downcast_ref::<KernelBacking>()?.0.as_ref());
         if let Some(id) = id {
-            // With "keep what you have" the kernel would refuse it.
+            // With FOPEN_KEEP_CACHE the kernel would refuse passthrough.
             let mut flags = FopenFlags::empty();
             flags.set(FopenFlags::FOPEN_NOFLUSH, !flush);
             return self.reply.opened_passthrough(handle, flags, id);

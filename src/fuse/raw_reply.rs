@@ -1,8 +1,8 @@
 //! Replies to READ.
 //!
-//! fuser's own takes one slice. What lies in several segments is written in one
-//! go from where it lies, and pages in pipes are moved into the reply, so that
-//! in user space nothing is copied for the reply's sake.
+//! fuser's own reply takes one slice. This one writes several segments with one system call
+//! from where they are, and moves pages from pipes into the reply. So user space copies no data
+//! for a reply, unless there are too many segments or no pipes.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,16 +20,16 @@ use crate::volume::ByteRange;
 /// FUSE protocol.
 const HEADER_BYTES: usize = 16;
 
-/// More than writev(2) takes at once, with the header (IOV_MAX).
+/// The most slices that writev(2) takes (IOV_MAX), the header included.
 const MAX_SLICES: usize = 1024;
 
-/// What is needed to answer READ without fuser.
+/// Answers READ without fuser.
 pub(super) struct RawReplies {
-    /// The device. A request is answered where it was read from, so all session
-    /// threads must share it. Not the session's own descriptor: that one may stand
-    /// for something else for a while ([`super::session_pause`]).
+    /// The device. A reply must go to the device that the request was read from, so all session
+    /// threads must share it. This is not the session's own descriptor, which may refer to
+    /// something else for a while ([`super::session_pause`]).
     pub(super) device: Arc<OwnedFd>,
-    /// Where replies that have pages are put together.
+    /// Pipes in which replies with pages are assembled.
     pub(super) pipes: Option<PipePool>,
 }
 
@@ -45,7 +45,7 @@ impl KernelPages for DevicePages {
 }
 
 impl RawReplies {
-    /// Answers the request `id`, which `reply` stands for.
+    /// Answers the request `id`, to which `reply` belongs.
     pub(super) fn reply_read(&self, id: RequestId, reply: ReplyData, answer: FsResult<ReadData>) {
         match answer {
             Ok(data) => self.send_data(id, reply, &data),
@@ -57,16 +57,15 @@ impl RawReplies {
         let sent = match data.slices().as_deref() {
             Some(slices) if slices.len() < MAX_SLICES => self.write_reply(id, data.len(), slices),
             Some(_) => self.send_copied(id, data),
-            // Nothing has been taken yet.
+            // Nothing has been taken from the data's pipes yet.
             None => match self.reply_pipe() {
                 Some(pipe) => self.splice(pipe, id, data),
                 None => self.send_copied(id, data),
             },
         };
         match sent {
-            // The kernel has its answer; fuser would give it another one. What
-            // this leaks is a reference to the device, which a daemon has open
-            // as long as it runs.
+            // The kernel has its reply; dropping `reply` would send another one. Forgetting it
+            // leaks a reference to the device, which a daemon has open as long as it runs.
             Ok(()) => std::mem::forget(reply),
             Err(error) => {
                 tracing::debug!(%error, "a reply was not taken");
@@ -78,14 +77,14 @@ impl RawReplies {
         }
     }
 
-    /// The kernel's page cache. Its notices go past the session, which passes them on late
-    /// while it rests.
+    /// The kernel's page cache. Its notifications bypass the session's descriptor, which
+    /// forwards them late while the session is paused.
     pub(super) fn kernel_pages(&self) -> DevicePages {
         DevicePages(Arc::clone(&self.device))
     }
 
-    /// Answers the request `id` with a listing that fuser cannot put together; false
-    /// where the device did not take it.
+    /// Answers the request `id` with a listing that fuser cannot assemble. Returns false if the
+    /// device refused it.
     pub(super) fn reply_listing(&self, id: RequestId, bytes: &[u8]) -> bool {
         self.write_reply(id, bytes.len(), &[IoSlice::new(bytes)]).is_ok()
     }
@@ -105,7 +104,7 @@ impl RawReplies {
         self.write_reply(id, bytes.len(), &[IoSlice::new(&bytes)])
     }
 
-    /// A pipe for a reply; none where there are no more descriptors, or pipes.
+    /// A pipe for a reply; `None` if there are no free descriptors or pipes.
     fn reply_pipe(&self) -> Option<Pipe> {
         self.pipes.as_ref()?.pipe().ok()
     }

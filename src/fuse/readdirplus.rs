@@ -19,13 +19,14 @@ pub(super) struct ReaddirPlusResponder {
     pub(super) raw_replies: Arc<RawReplies>,
     pub(super) id: RequestId,
     pub(super) dir: Ino,
-    /// The offset from which the kernel asks.
+    /// The offset that the kernel asks for.
     pub(super) offset: u64,
     pub(super) ttl: Duration,
 }
 
 impl ReaddirPlusResponder {
-    /// Replies with as much as fits. The kernel then knows each inode in the reply once more.
+    /// Replies with as many entries as fit. The kernel then counts one more lookup of each
+    /// inode in the reply.
     pub(super) fn send(self, mut reply: ReplyDirectoryPlus, answer: FsResult<ReaddirPlusPage>) {
         let page = match answer {
             Ok(page) => page,
@@ -35,7 +36,7 @@ impl ReaddirPlusResponder {
             return self.send_names_only(reply, &page);
         }
         for (number, next, name) in page.dot_entries(self.offset) {
-            // The kernel takes the name and the number and looks no further.
+            // The kernel uses only the name and the number.
             let attr = bare_dir_attr(number);
             if reply.add(attr.ino, next, name, &self.ttl, &attr, GENERATION) {
                 return reply.ok();
@@ -56,8 +57,8 @@ impl ReaddirPlusResponder {
         reply.ok();
     }
 
-    /// Replies with names alone, as some of the entries cannot be looked at; the kernel looks
-    /// up those that it is asked for.
+    /// Replies with names only, because the attributes of some entries cannot be read. The
+    /// kernel looks up the entries that processes ask for.
     fn send_names_only(self, reply: ReplyDirectoryPlus, page: &ReaddirPlusPage) {
         let mut names = NamesOnlyListing::default();
         let mut fits = true;

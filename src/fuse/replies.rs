@@ -1,4 +1,4 @@
-//! fanfs's answers as fuser's replies.
+//! fuser's replies, made from fanfs's answers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,7 +16,7 @@ use super::open_responder;
 use crate::backend::{Lock, StatFs};
 use crate::fs::{CreatedFile, Errno, Fs, FsResult, HandleId, InodeAttr, Listing};
 
-/// Of every inode: a number that the kernel knows stands for one object only.
+/// The same for every inode: a number that the kernel knows denotes one object only.
 pub(super) const GENERATION: Generation = Generation(0);
 
 pub(super) fn reply_entry(reply: ReplyEntry, ttl: Duration, answer: FsResult<InodeAttr>) {
@@ -75,7 +75,7 @@ pub(super) fn reply_attr(reply: ReplyAttr, ttl: Duration, answer: FsResult<Inode
     }
 }
 
-/// Replies how many bytes were written; no request is larger than 4 GiB.
+/// Replies with the number of bytes written; no request is larger than 4 GiB.
 pub(super) fn reply_write(reply: ReplyWrite, answer: FsResult<u64>) {
     match answer {
         Ok(bytes) => reply.written(bytes as u32),
@@ -83,7 +83,7 @@ pub(super) fn reply_write(reply: ReplyWrite, answer: FsResult<u64>) {
     }
 }
 
-/// Replies to GETLK; whose the lock is, nobody says.
+/// Replies to GETLK. The lock's owner is unknown.
 pub(super) fn reply_getlk(reply: ReplyLock, answer: FsResult<Lock>) {
     match answer {
         Ok(found) => reply.locked(found.start, found.end, lock_type(found.kind), 0),

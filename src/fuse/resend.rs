@@ -1,10 +1,10 @@
-//! Requests that come a second time.
+//! Requests that the kernel resends.
 //!
-//! After a daemon was killed, or has handed over, the kernel sends the requests again that
-//! it had not answered. A look can be done again, and so can a change that comes to the
-//! same done twice, such as a write to a place in a file: the kernel has kept others from
-//! that place meanwhile. A change of names would fail the second time, or hit something
-//! else; nothing tells whether the first was made.
+//! After a daemon was killed, or has handed over, the kernel resends the requests that it had
+//! not answered. A query can be repeated. So can a change whose repetition has the same result,
+//! such as a write at an offset in a file. The kernel has kept other writers from that range
+//! meanwhile. A change of names would fail the second time, or affect another object, and
+//! nothing shows whether the first try succeeded.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use fuser::{INodeNo, ReplyEmpty, ReplyEntry, Request, RequestId};
 use super::convert::{errno, ino, is_resent, request_number};
 use crate::fs::{Errno, Fs};
 
-/// What can be answered with an error.
+/// A reply that can be an error.
 pub(super) trait Refusable {
-    /// Answers with it.
+    /// Replies with `error`.
     fn refuse(self, error: Errno);
 }
 
@@ -31,15 +31,16 @@ macro_rules! refusable {
 
 refusable!(ReplyEmpty, ReplyEntry, fuser::ReplyCreate, fuser::ReplyWrite);
 
-/// Takes back what an earlier try of the request has entered: the kernel does not know
-/// of it.
+/// Reverts the table entries of an earlier try of the request: the kernel does not know about
+/// it.
 pub(super) fn revert_earlier_try(fs: &Arc<Fs>, id: RequestId) {
     if is_resent(id) {
         fs.open_files.roll_back_request(request_number(id));
     }
 }
 
-/// Whether a change of a file comes again. An earlier daemon may be making it.
+/// Whether a change of a file is resent. If so, this records that an earlier daemon may be
+/// making it.
 pub(super) fn is_resent_change(fs: &Arc<Fs>, req: &Request, file: INodeNo) -> bool {
     let again = is_resent(req.unique());
     if again {
@@ -48,13 +49,13 @@ pub(super) fn is_resent_change(fs: &Arc<Fs>, req: &Request, file: INodeNo) -> bo
     again
 }
 
-/// The reply to a change that cannot be made twice, where the request comes for the first
-/// time. Else its caller gets an error that says that the change may have been made.
+/// The reply to a change that cannot be made twice, if the request is not resent. Otherwise its
+/// caller gets an error that says that the change may have been made.
 pub(super) fn reject_if_resent<R: Refusable>(fs: &Arc<Fs>, req: &Request, reply: R) -> Option<R> {
     reject_if_resent_when(true, fs, req, reply)
 }
 
-/// The same for a change that cannot be made twice where it is `such`.
+/// The same for a change that cannot be made twice if `such` is true.
 pub(super) fn reject_if_resent_when<R: Refusable>(
     such: bool,
     fs: &Arc<Fs>,

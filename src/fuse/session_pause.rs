@@ -1,15 +1,14 @@
-//! A session at rest, while its mount is handed to another process.
+//! Pausing a session, while its mount is handed to another process.
 //!
-//! The library's threads read requests from a descriptor by its number. To stop them
-//! without losing a request, the number is made to stand for a socket in which nothing
-//! ever comes, and every thread is interrupted: one that waits for a request goes back
-//! for the next and waits at the socket. What has been taken is answered by then or
-//! later; answers that go to that number come out of the socket's other end and are
-//! passed on. To go on, the number stands for the device again.
+//! fuser's threads read requests from a descriptor by its number. To stop them without losing a
+//! request, the number is made to refer to a socket that never has a message, and every thread
+//! is interrupted. A thread that waits for a request then retries and waits at the socket.
+//! Requests that were taken are answered as usual. Replies written to that number come out of
+//! the socket's other end and are forwarded. To resume, the number refers to the device again.
 //!
 //! *Invariant:* when [`SessionPauser::pause`] has returned, no thread of the session takes a
-//! request from the device. What one has taken just before it may only be about to begin:
-//! [`SessionPauser::busy_threads`] counts these.
+//! request from the device. A thread may have taken one just before and not have begun it:
+//! [`SessionPauser::busy_threads`] counts these threads.
 
 use std::fs;
 use std::io;
@@ -26,35 +25,35 @@ use parking_lot::Mutex;
 use super::device_fd::{open_dev_null, redirect_fd, request_resend, seqpacket_pair};
 use super::notifier::KernelNotifier;
 
-/// Where a session's threads can be stopped.
+/// Pauses the threads of a session.
 pub(super) struct SessionPauser {
-    /// The session's descriptor; `kernel` keeps it open.
+    /// The session's descriptor; `_notifier` keeps it open.
     session_fd: RawFd,
     _notifier: Arc<KernelNotifier>,
-    /// The device, by another number.
+    /// The device, on another descriptor.
     device: Arc<OwnedFd>,
-    /// While parked: whoever passes answers on says when it has come to a [`END_MARK`].
+    /// While paused: receives a message for each [`END_MARK`] that the forwarding thread
+    /// reaches.
     mark_receiver: Mutex<Option<Receiver<()>>>,
 }
 
-/// Interrupts; programs that end because of it do not know it from us.
+/// The signal that interrupts a thread. It is only sent to threads of this process.
 const INTERRUPT_SIGNAL: Signal = Signal::SIGUSR2;
 
-/// Interrupted threads are written down here: a thread's number until it was
-/// interrupted, then 0.
+/// The ids of the threads to interrupt. Each becomes 0 when its thread was interrupted.
 static PENDING_THREADS: [AtomicI32; 512] = [const { AtomicI32::new(0) }; 512];
 
-/// One interrupts at a time.
+/// Held during one interruption, which uses [`PENDING_THREADS`].
 static INTERRUPT_LOCK: Mutex<()> = Mutex::new(());
 
-/// How long threads may take to go to the socket. They are there within a few
-/// switches of threads; a machine may be busy.
+/// How long threads may take to move to the socket. They need a few thread switches; a machine
+/// may be busy.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Comes after answers; none is so short.
+/// Follows the replies written so far; every reply is longer.
 const END_MARK: &[u8] = &[0];
 
-/// No answer of the library's own is longer: READ, which may be, is answered past it.
+/// No reply that fuser writes is longer. Replies to READ may be, but bypass fuser.
 const MAX_REPLY_BYTES: usize = 2 << 20;
 
 impl SessionPauser {
@@ -73,14 +72,14 @@ impl SessionPauser {
     }
 
     fn session_descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: whoever tells the kernel things has it open, for as long as this lives.
+        // SAFETY: the notifier keeps the descriptor open for as long as this value lives.
         unsafe { BorrowedFd::borrow_raw(self.session_fd) }
     }
 
-    /// Takes no more requests.
+    /// Makes the session take no more requests.
     pub(super) fn pause(&self) -> io::Result<()> {
         let (inner, outer) = seqpacket_pair()?;
-        // Root may have as much as it likes, others what the system allows.
+        // Root may set any size, other users one up to the system's limit.
         if rustix::net::sockopt::set_socket_send_buffer_size_force(&inner, MAX_REPLY_BYTES).is_err()
         {
             let _ = rustix::net::sockopt::set_socket_send_buffer_size(&inner, MAX_REPLY_BYTES);
@@ -98,20 +97,21 @@ impl SessionPauser {
         })
     }
 
-    /// Takes requests again.
+    /// Makes the session take requests again.
     pub(super) fn unpause(&self) -> io::Result<()> {
         redirect_fd(self.session_descriptor(), self.device.as_fd())?;
         self.interrupt_threads()
     }
 
-    /// Threads of the session that are not back for the next request: they may be about
-    /// to begin what they took, or are inside a replica.
+    /// The number of session threads that have not returned for the next request: they may be
+    /// about to begin one, or be inside a replica.
     pub(super) fn busy_threads(&self) -> io::Result<usize> {
         let threads = session_threads()?;
         Ok(threads.into_iter().filter(|thread| !is_reading(*thread, self.session_fd)).count())
     }
 
-    /// Gives no more answers; returns the device. Those that were given before get there.
+    /// Sends no more replies, and returns the device. Replies that were sent before reach the
+    /// kernel.
     pub(super) fn release_device(&self) -> io::Result<OwnedFd> {
         if let Some(passed_on) = &*self.mark_receiver.lock() {
             rustix::io::write(self.session_descriptor(), END_MARK)?;
@@ -123,24 +123,24 @@ impl SessionPauser {
         Ok(device)
     }
 
-    /// Gives answers again; those that were given meanwhile are lost.
+    /// Sends replies again. Those sent meanwhile are lost; the kernel resends their requests.
     pub(super) fn reacquire_device(&self, device: &OwnedFd) -> io::Result<()> {
         redirect_fd(self.device.as_fd(), device.as_fd())?;
         request_resend(device.as_fd())
     }
 
-    /// Lets go of the device for good. Later replies go nowhere, and every thread of the
-    /// session ends when it asks for its next request.
+    /// Drops the device for good. Later replies are discarded, and every thread of the session
+    /// ends when it reads its next request.
     pub(super) fn disconnect(&self) -> io::Result<()> {
         let nothing = open_dev_null()?;
         redirect_fd(self.session_descriptor(), nothing.as_fd())?;
         redirect_fd(self.device.as_fd(), nothing.as_fd())?;
-        // A thread that waits for a request holds the device.
+        // A thread that waits for a request keeps the device open.
         self.interrupt_threads()
     }
 
-    /// Has every session thread that waits at what the descriptor stood for before go
-    /// to what it stands for now.
+    /// Makes every session thread that still reads the descriptor's previous target read the
+    /// present one.
     fn interrupt_threads(&self) -> io::Result<()> {
         let _one = INTERRUPT_LOCK.lock();
         let action = SigAction::new(
@@ -148,7 +148,7 @@ impl SessionPauser {
             SaFlags::empty(),
             SigSet::empty(),
         );
-        // SAFETY: the handler reads a thread's number and writes to atomics.
+        // SAFETY: the handler only reads its thread's id and writes to atomics.
         unsafe { sigaction(INTERRUPT_SIGNAL, &action) }?;
         let threads = session_threads()?;
         if threads.len() > PENDING_THREADS.len() {
@@ -180,7 +180,7 @@ impl SessionPauser {
 }
 
 extern "C" fn on_interrupt_signal(_: libc::c_int) {
-    // SAFETY: it has no arguments, and any thread may ask it at any time.
+    // SAFETY: gettid has no arguments, and any thread may call it at any time.
     let own = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
     for slot in &PENDING_THREADS {
         let _ = slot.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -189,11 +189,11 @@ extern "C" fn on_interrupt_signal(_: libc::c_int) {
 
 fn send_signal(thread: i32) {
     let process = std::process::id() as libc::pid_t;
-    // SAFETY: it takes numbers; a thread that has ended is none any more.
+    // SAFETY: tgkill takes numbers only; it refuses the id of a thread that has ended.
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, INTERRUPT_SIGNAL as libc::c_int) };
 }
 
-/// The threads that the library has started, of all sessions of this process.
+/// The threads that fuser has started, of all sessions of this process.
 fn session_threads() -> io::Result<Vec<i32>> {
     let mut threads = Vec::new();
     for entry in fs::read_dir("/proc/self/task")? {
@@ -208,7 +208,7 @@ fn session_threads() -> io::Result<Vec<i32>> {
     Ok(threads)
 }
 
-/// What a thread is doing, as far as it can be seen.
+/// The visible state of a thread.
 enum ThreadState {
     /// It waits in a system call with this number and first argument.
     InSyscall(i64, i64),
@@ -229,8 +229,8 @@ fn thread_state(thread: i32) -> ThreadState {
     }
 }
 
-/// Whether the thread, which has not been interrupted yet, may be inside a read(2) of
-/// the descriptor. One that is inside a replica is not.
+/// Whether a thread that has not been interrupted yet may be inside a read(2) of the
+/// descriptor. A thread inside a replica is not.
 fn is_possibly_reading(thread: i32, number: RawFd) -> bool {
     match thread_state(thread) {
         ThreadState::InSyscall(call, first) => call == libc::SYS_read && first == i64::from(number),
@@ -239,7 +239,7 @@ fn is_possibly_reading(thread: i32, number: RawFd) -> bool {
     }
 }
 
-/// Whether it waits in a read(2) of the descriptor.
+/// Whether the thread waits in a read(2) of the descriptor, or has ended.
 fn is_reading(thread: i32, number: RawFd) -> bool {
     match thread_state(thread) {
         ThreadState::InSyscall(call, first) => call == libc::SYS_read && first == i64::from(number),
@@ -248,8 +248,8 @@ fn is_reading(thread: i32, number: RawFd) -> bool {
     }
 }
 
-/// Passes on answers of the library until there can be no more; says when a [`END_MARK`] has
-/// come, as everything before it has been passed on then.
+/// Forwards fuser's replies until the other end is closed. Reports each [`END_MARK`], when
+/// everything before it has been forwarded.
 fn forward_replies(from: OwnedFd, to: &OwnedFd, come: &Sender<()>) {
     let mut answer = vec![0; MAX_REPLY_BYTES];
     loop {

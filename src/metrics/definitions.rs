@@ -1,9 +1,9 @@
-//! All metrics: what they are called, what they mean, and where their values are.
+//! All metrics: their names, their meanings, and where their values come from.
 //!
-//! A name that is *stable* changes only with a note in the changelog, and not its
-//! meaning; one that is *experimental* may go. Each says which field of `fanfs status
-//! --json` it shows: a field that none shows, and a table in docs/METRICS.md that is not
-//! this one, fail tests.
+//! The name of a *stable* metric changes only with a note in the changelog, and its meaning never
+//! does. An *experimental* metric may be removed. Each metric names the fields of `fanfs status
+//! --json` that it shows. Tests fail if a field is shown by no metric, or if the table in
+//! docs/METRICS.md differs from this one.
 
 use Extract::{Daemon, Labeled, Replica, ReplicaHistogram, Volume, VolumeHistogram};
 
@@ -12,24 +12,24 @@ use crate::replicas::health::HealthState;
 use crate::status::{AffinityStatus, KeeperState, ReplicaStatus, Status};
 use crate::telemetry::histogram::HistogramSnapshot;
 
-/// Labels besides the volume's.
+/// Labels in addition to the volume's.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// What a metric is to Prometheus.
+/// The type of a metric in Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It only grows, from 0 at the start of the daemon.
+    /// A value that only grows, starting from 0 with each daemon.
     Counter,
-    /// It goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// Durations, counted by bounds.
+    /// Durations, counted in buckets.
     Histogram,
 }
 
-/// What may be relied on.
+/// What users may rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stability {
-    /// Its name and meaning.
+    /// The name and the meaning.
     Stable,
     /// Nothing.
     Experimental,
@@ -40,31 +40,31 @@ pub enum Stability {
 pub struct Metric {
     /// Its full name.
     pub name: &'static str,
-    /// The fields of `fanfs status --json` that it shows, with spaces between them.
+    /// The fields of `fanfs status --json` that it shows, separated by spaces.
     pub status_fields: &'static str,
-    /// What it says, in a few words.
+    /// Its meaning, in a few words.
     pub help: &'static str,
-    /// What may be relied on.
+    /// What users may rely on.
     pub stability: Stability,
     kind: MetricKind,
     extract: Extract,
 }
 
-/// Where values are taken from.
+/// The source of a metric's values.
 #[derive(Debug)]
 enum Extract {
-    /// One for the volume.
+    /// One value for the volume.
     Volume(fn(&Status) -> u64),
-    /// One for each replica.
+    /// One value for each replica.
     Replica(fn(&ReplicaStatus) -> u64),
-    /// One for each of these labels' values.
+    /// One value for each combination of these labels' values.
     Labeled(&'static [&'static str], fn(&Status) -> Vec<LabeledValue>),
     VolumeHistogram,
     ReplicaHistogram,
     Daemon(fn(&ProcessStats) -> Value),
 }
 
-/// A value, and those of the labels that a metric has besides the volume's.
+/// A value, with the values of its labels other than the volume's.
 struct LabeledValue {
     labels: Vec<String>,
     value: Value,
@@ -76,7 +76,7 @@ impl LabeledValue {
     }
 }
 
-/// A value with its labels' names and values.
+/// A value, with the names and values of its labels.
 #[derive(Debug)]
 pub(super) struct Sample {
     pub(super) labels: Labels,
@@ -93,7 +93,7 @@ impl Sample {
     }
 }
 
-/// What is written down for some labels.
+/// A value for one set of labels.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Integer(u64),
@@ -102,7 +102,7 @@ pub(super) enum Value {
 }
 
 impl Metric {
-    /// What it is to Prometheus.
+    /// The type in Prometheus.
     pub fn kind(&self) -> MetricKind {
         self.kind
     }
@@ -117,7 +117,7 @@ impl Metric {
         [&["volume"], own].concat()
     }
 
-    /// In what its values are.
+    /// The unit of its values; empty if it has none.
     pub fn unit(&self) -> &'static str {
         let name = self.name.strip_suffix("_total").unwrap_or(self.name);
         let units = [
@@ -183,7 +183,7 @@ const fn gauge(name: Text, shows: Text, take: Extract, help: Text) -> Metric {
     }
 }
 
-/// A gauge that may go.
+/// A gauge that may be removed.
 const fn experimental_gauge(name: Text, shows: Text, take: Extract, help: Text) -> Metric {
     Metric {
         name,
@@ -206,8 +206,8 @@ const fn histogram(name: Text, shows: Text, take: Extract, help: Text) -> Metric
     }
 }
 
-/// The metrics, in the order in which they are written down.
-#[rustfmt::skip] // One each line: it is a table.
+/// The metrics, in the order of output.
+#[rustfmt::skip] // One line each: it is a table.
 pub static METRICS: &[Metric] = &[
     gauge("fanfs_build_info", "version", Labeled(&["version"], build_info), "Always 1; the version of fanfs"),
     gauge("fanfs_volume_info", "mode mount_point placement.provider", Labeled(&["mode", "mount_point", "provider"], volume_info), "Always 1; what is mounted where"),
@@ -302,7 +302,7 @@ fn volume_info(status: &Status) -> Vec<LabeledValue> {
     vec![info_row(vec![json_name(&status.mode), mount_point, status.placement.provider.clone()])]
 }
 
-/// A value's name in `fanfs status --json`.
+/// The name of a value in `fanfs status --json`.
 fn json_name(value: &impl serde::Serialize) -> String {
     let name = serde_json::to_value(value).ok();
     name.and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
@@ -331,7 +331,8 @@ fn health_reason_rows(status: &Status) -> Vec<LabeledValue> {
     status.replicas.iter().map(row).collect()
 }
 
-/// An affinity rule by its number, as its path would be a file name in a metric.
+/// An affinity rule and its number. Metrics show the number, because the rule's path would be a
+/// file name.
 struct NumberedAffinity<'a> {
     number: String,
     rule: &'a AffinityStatus,

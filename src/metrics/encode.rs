@@ -1,4 +1,4 @@
-//! Metrics written down, as OpenMetrics or as Prometheus has always had them.
+//! Encodes metrics in the OpenMetrics or the Prometheus text format.
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use super::MetricsSnapshot;
 use super::definitions::{METRICS, Metric, MetricKind, Sample, Value};
 use crate::telemetry::histogram::{BUCKET_BOUNDS_US, HistogramSnapshot};
 
-/// How metrics are written down.
+/// The text format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpositionFormat {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// Prometheus's own format, 0.0.4.
+    /// The Prometheus text format, 0.0.4.
     PrometheusText,
 }
 
 impl ExpositionFormat {
-    /// Its name in HTTP.
+    /// Its media type.
     pub(super) fn media_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -41,7 +41,7 @@ pub fn encode_metrics(snapshot: &MetricsSnapshot, form: ExpositionFormat) -> Str
     let present = all.filter(|one| !one.samples.is_empty()).collect();
     registry.register_collector(Box::new(MetricsCollector(present)));
     let mut text = String::new();
-    // Into a `String`, which takes everything.
+    // Writing to a `String` cannot fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
     match form {
         ExpositionFormat::OpenMetrics => text,
@@ -106,8 +106,8 @@ fn buckets(times: &HistogramSnapshot) -> Vec<(f64, u64)> {
     bounds.zip(times.bucket_counts()).collect()
 }
 
-/// OpenMetrics in the form that was before it: counters are announced by their full
-/// names, and there are no units and no end.
+/// Converts OpenMetrics text to the older Prometheus format: counters are declared by their full
+/// names, and there are no units and no end marker.
 fn to_prometheus_text(text: &str) -> String {
     let mut classic = String::with_capacity(text.len());
     let mut lines = text.lines().peekable();

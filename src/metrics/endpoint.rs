@@ -1,4 +1,4 @@
-//! Addresses and files that metrics are published at, and whose they are.
+//! The addresses and files where metrics are published, and their ownership.
 
 use std::io;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::config::{ListenAddress, MetricsConfig};
 
-/// Why metrics cannot be published where they are to be.
+/// Why metrics cannot be published at the configured place.
 #[derive(Debug, thiserror::Error)]
 #[error("key `{key}`: {place}: {error}; {advice}")]
 pub struct MetricsError {
@@ -21,7 +21,7 @@ pub struct MetricsError {
     advice: &'static str,
 }
 
-/// An address that is had.
+/// A bound address.
 pub enum BoundListener {
     /// TCP.
     Tcp(TcpListener),
@@ -29,8 +29,8 @@ pub enum BoundListener {
     Unix(UnixListener, SocketPath),
 }
 
-/// A Unix socket's name. When this is dropped it goes, unless it is another one's by
-/// then.
+/// The path of a Unix socket. Dropping it removes the socket, unless another process has replaced
+/// it.
 pub struct SocketPath {
     path: PathBuf,
     dev_ino: DevIno,
@@ -42,7 +42,7 @@ impl Drop for SocketPath {
     }
 }
 
-/// Which file or socket it is: device and inode.
+/// Identifies a file or socket: device and inode.
 pub(super) type DevIno = (u64, u64);
 
 pub(super) enum AsyncListener {
@@ -50,7 +50,7 @@ pub(super) enum AsyncListener {
     Unix(tokio::net::UnixListener),
 }
 
-/// The name of the socket that is listened on, if it is one.
+/// The path of the socket that is listened on, if it is a Unix socket.
 pub(super) type SharedSocketPath = Mutex<Option<SocketPath>>;
 
 pub(super) fn dev_ino(path: &Path) -> io::Result<DevIno> {
@@ -64,11 +64,11 @@ pub(super) fn remove_if_same(path: &Path, own: DevIno) {
 }
 
 impl BoundListener {
-    /// Takes the address that `config` wants, if it wants one, and looks whether its
-    /// file can be written: for a volume that is not mounted yet.
+    /// Binds the address that `config` names, if any, and checks that its file can be written. For
+    /// a volume that is not mounted yet.
     ///
     /// # Errors
-    /// What cannot be had.
+    /// If the address cannot be bound or the file cannot be written.
     pub fn bind(config: &MetricsConfig) -> Result<Option<Self>, MetricsError> {
         if let Some(file) = &config.textfile {
             let refused = |error| MetricsError {
@@ -98,8 +98,8 @@ impl BoundListener {
     }
 }
 
-/// Takes an address. The `first` daemon of a mount does not take a socket that another
-/// process listens on.
+/// Binds an address. The `first` daemon of a mount does not replace a socket on which another
+/// process listens.
 fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener> {
     match listen {
         ListenAddress::Tcp(address) => TcpListener::bind(address).map(BoundListener::Tcp),
@@ -109,14 +109,14 @@ fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener
             }
             let mut next = path.clone().into_os_string();
             next.push(".next");
-            // One that was killed on the way has left it.
+            // A daemon that was killed on the way left it.
             let next = Path::new(&next);
             let named = |error| io::Error::other(format!("{}: {error}", next.display()));
             if is_socket(next).map_err(named)? {
                 std::fs::remove_file(next)?;
             }
             let listener = UnixListener::bind(next)?;
-            // Its directory says who gets there, and its group.
+            // Access is limited by its directory and its group.
             std::fs::set_permissions(next, PermissionsExt::from_mode(0o660))?;
             let own = dev_ino(next)?;
             std::fs::rename(next, path)?;
@@ -125,7 +125,7 @@ fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener
     }
 }
 
-/// Whether a socket is there; what is something else is not ours to replace.
+/// Whether a socket exists at the path. Anything else there is not ours to replace.
 fn is_socket(path: &Path) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => Ok(true),
@@ -135,10 +135,10 @@ fn is_socket(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// How long another daemon may take to let go before the log says so.
+/// How long the previous daemon may keep the address before the log warns.
 const WARN_AFTER: Duration = Duration::from_secs(5);
 
-/// The listener of an address: what is `opened`, or else as soon as it can be had.
+/// The listener of an address: `opened`, or else one that is bound as soon as the address is free.
 pub(super) async fn async_listener(
     listen: &ListenAddress,
     opened: Option<BoundListener>,
@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(std::fs::read(taken).unwrap(), b"mine");
             std::fs::remove_file(taken).unwrap();
         }
-        // A socket without a listener is.
+        // A socket without a listener is replaced.
         drop(UnixListener::bind(&next).unwrap());
         assert!(bind_address(&listen, true).is_ok() && !next.exists());
     }

@@ -1,7 +1,7 @@
-//! Answering HTTP requests for metrics.
+//! Answers HTTP requests for metrics.
 //!
-//! One request a connection, so many connections, so long each. Writing the metrics
-//! down is done by another thread than the one that the read path's clock runs on.
+//! Each connection carries one request and has a time limit, and the number of connections is
+//! limited. A separate thread encodes the metrics, not the one that runs the read path's ticker.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,18 +20,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::endpoint::AsyncListener;
 use super::{ExpositionFormat, SnapshotFn, encode};
 
-/// Connections at a time; who comes then waits.
+/// Connections at a time; further ones wait.
 const MAX_CONNECTIONS: usize = 16;
 
-/// How long a connection may last.
+/// The longest that a connection may last.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest request, bytes: what hyper takes at least.
+/// The largest request, bytes: the smallest limit that hyper accepts.
 const MAX_REQUEST_BYTES: usize = 8192;
 
 const INDEX_TEXT: &str = "fanfs, a mounted volume. Metrics for Prometheus are at /metrics.\n";
 
-/// Serves all connections.
+/// Accepts and serves connections.
 pub(super) async fn accept_loop(listener: AsyncListener, look: SnapshotFn) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut is_reported = false;
@@ -52,7 +52,7 @@ pub(super) async fn accept_loop(listener: AsyncListener, look: SnapshotFn) {
                     tracing::warn!(%error, "who asks for metrics is not answered");
                     is_reported = true;
                 }
-                // There may be no descriptors left.
+                // The process may have no descriptors left.
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -125,7 +125,7 @@ fn typed_response(
     response
 }
 
-/// The form that an `Accept` header likes best; the classic one where it does not say.
+/// The format that an `Accept` header prefers; the Prometheus text format if it does not say.
 fn negotiate_format(accepts: &str) -> ExpositionFormat {
     let liking = |name: &str| {
         let ranges = accepts.split(',').filter_map(|range| {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn who_asks_gets_the_form_he_likes_best() {
-        // As Prometheus 2.42 asks, then 3.
+        // The headers of Prometheus 2.42 and of 3.
         let old = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
                    version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         let new = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\

@@ -1,34 +1,34 @@
-//! The daemon as the kernel sees it: the metrics that every client library of Prometheus has
-//! of its process, under the same names.
+//! The metrics of the daemon's process that every Prometheus client library exports, under the same
+//! names.
 
 use std::io;
 
 use procfs::process::Process;
 
-/// What `/proc` says of this process.
+/// The state of this process according to `/proc`.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessStats {
-    /// User and system time, seconds.
+    /// User and system CPU time, seconds.
     pub cpu_s: f64,
-    /// Bytes of memory that are in use and not swapped out.
+    /// Resident memory, bytes.
     pub resident_memory: u64,
-    /// Bytes of address space.
+    /// Virtual memory, bytes.
     pub virtual_memory: u64,
     /// Open descriptors.
     pub open_fds: u64,
-    /// As many there may be.
+    /// The limit on open descriptors.
     pub max_fds: u64,
-    /// When it was started, seconds since 1970.
+    /// Its start time, seconds since 1970.
     pub started_s: f64,
 }
 
 impl ProcessStats {
-    /// This process, now.
+    /// Reads the state of this process.
     ///
     /// # Errors
-    /// Where there is no `/proc`, or no descriptor is left to read it.
+    /// If there is no `/proc`, or no descriptor is left to read it.
     pub fn read() -> io::Result<Self> {
-        // That of the directory itself is closed again.
+        // Without the descriptor that lists the directory.
         let open_fds = (std::fs::read_dir("/proc/self/fd")?.count() as u64).saturating_sub(1);
         let stat = Process::myself().and_then(|own| own.stat()).map_err(io::Error::other)?;
         let boot_time = procfs::boot_time_secs().map_err(io::Error::other)?;
@@ -55,7 +55,7 @@ mod tests {
         assert!(process.resident_memory > 1 << 20 && process.open_fds > 2, "{process:?}");
         assert!(process.virtual_memory >= process.resident_memory, "{process:?}");
         assert!(process.max_fds >= process.open_fds, "{process:?}");
-        // It was started after the machine, and a start is in seconds since 1970.
+        // The process started after boot, and its start time counts from 1970.
         let boot_time = procfs::boot_time_secs().unwrap() as f64;
         assert!(process.started_s >= boot_time && boot_time > 1e9, "{process:?}");
     }

@@ -9,7 +9,7 @@ use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot
 use crate::telemetry::log::LogSnapshot;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
 
-/// Fields that are no metrics, and why.
+/// Fields that have no metric, and why.
 const NOT_METRICS: &[(&str, &str)] = &[
     ("source", "it is what the volume was read from, and does not change"),
     ("pid", "process_start_time_seconds changes with it"),
@@ -104,7 +104,7 @@ fn snapshot() -> MetricsSnapshot {
     }
 }
 
-/// The fields of a status that have values, as [`Metric::shows`] names them.
+/// The fields of a status that have values, named as in [`Metric::status_fields`].
 fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(object) => object.iter().for_each(|(key, value)| {
@@ -129,7 +129,7 @@ fn every_field_of_a_status_is_a_metric() {
         field.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
     for field in &found {
-        // The volume's name is a label of all.
+        // The volume's name is a label of all metrics.
         let is_told = field == "volume" || shown.iter().any(|shown| is_within(field, shown));
         let why = NOT_METRICS.iter().any(|(not_told, _)| field == not_told);
         assert!(is_told != why, "`{field}` of a status has no metric in src/metrics/names.rs");

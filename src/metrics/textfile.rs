@@ -1,9 +1,8 @@
-//! A file for node_exporter's textfile collector.
+//! Writes a file for node_exporter's textfile collector.
 //!
-//! It is written under another name and renamed, so a reader sees all of one
-//! writing. When the volume is unmounted it goes: node_exporter would go on showing what
-//! it says. What is known of a process is not in it, as node_exporter has metrics of
-//! those names for itself.
+//! The file is written under a temporary name and renamed, so a reader always sees a complete one.
+//! It is removed when the volume is unmounted, because node_exporter would keep showing its values.
+//! It has no metrics of the process, because node_exporter has its own under the same names.
 
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -16,14 +15,14 @@ use parking_lot::Mutex;
 use super::endpoint::{DevIno, dev_ino, remove_if_same};
 use super::{ExpositionFormat, SnapshotFn, encode};
 
-/// The file, and whether it is this daemon's.
+/// The file, and whether it belongs to this daemon.
 pub(super) struct TextfileWriter {
     path: PathBuf,
     state: Mutex<TextfileState>,
 }
 
 struct TextfileState {
-    /// The one that was written last.
+    /// The file that was written last.
     dev_ino: Option<DevIno>,
     is_suspended: bool,
 }
@@ -33,12 +32,12 @@ impl TextfileWriter {
         Self { path, state: Mutex::new(TextfileState { dev_ino: None, is_suspended: false }) }
     }
 
-    /// Writes no more.
+    /// Stops writing.
     pub(super) fn suspend(&self) {
         self.state.lock().is_suspended = true;
     }
 
-    /// Removes it, unless it is another one by now.
+    /// Removes the file, unless another process has replaced it.
     pub(super) fn remove(&self) {
         if let Some(own) = self.state.lock().dev_ino.take() {
             remove_if_same(&self.path, own);
@@ -47,10 +46,10 @@ impl TextfileWriter {
 
     fn write(&self, content: &str) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
-        // A name that does not end in .prom is not read.
+        // The collector reads only names that end in .prom.
         let mut file = tempfile::Builder::new().prefix(".fanfs-").tempfile_in(directory)?;
         file.write_all(content.as_bytes())?;
-        // For the user that node_exporter runs as.
+        // Readable for the user that node_exporter runs as.
         file.as_file().set_permissions(PermissionsExt::from_mode(0o644))?;
         let mut state = self.state.lock();
         if !state.is_suspended {
@@ -62,7 +61,7 @@ impl TextfileWriter {
     }
 }
 
-/// Writes it, again and again.
+/// Writes the file periodically.
 pub(super) async fn write_periodically(
     file: Arc<TextfileWriter>,
     every: Duration,

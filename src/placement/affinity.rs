@@ -1,9 +1,8 @@
 //! Subtrees that are pinned to replicas, for data and for metadata.
 //!
-//! Rules are globs over paths in the volume; `*` does not cross a `/`, `**`
-//! does. The first rule that matches counts. A rule for everything below a
-//! directory is one for the directory itself as well: listing it is the first
-//! thing that is asked of it.
+//! Rules are globs over paths in the volume; `*` does not cross a `/`, `**` does. The first
+//! rule that matches counts. A rule for everything below a directory also covers the directory
+//! itself, because most readers list it first.
 
 use std::path::Path;
 
@@ -25,7 +24,7 @@ pub struct AffinityRules {
 /// The rule that a path falls under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Its place among the rules.
+    /// Its index in the rules.
     pub rule: usize,
     /// The replicas that it names.
     pub replicas: ReplicaSet,

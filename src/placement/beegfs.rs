@@ -1,6 +1,6 @@
-//! BeeGFS, by `beegfs-ctl --getentryinfo`.
+//! BeeGFS: the output of `beegfs-ctl --getentryinfo`.
 //!
-//! It prints how the file is striped:
+//! The tool prints how the file is striped:
 //!
 //! ```text
 //! Stripe pattern details:
@@ -12,16 +12,15 @@
 //!   + 201 @ storage2 [ID: 2]
 //! ```
 //!
-//! For `Buddy Mirror` the list is `+ Storage mirror buddy groups:` with numbers
-//! alone. BeeGFS 8 prints the same for `beegfs entry info --retro`. Described
-//! in "Deep Inspection" and "Striping" of the BeeGFS documentation. Not tried
-//! against a live cluster.
+//! For `Buddy Mirror` the list is `+ Storage mirror buddy groups:` and has only numbers. BeeGFS
+//! 8 prints the same for `beegfs entry info --retro`. The format is described in "Deep
+//! Inspection" and "Striping" of the BeeGFS documentation. It was not tried against a live
+//! cluster.
 //!
-//! A target's node is what stands behind the `@`. Which nodes a buddy group is
-//! on is not printed: it is named `group-N`, for the configuration to match.
+//! A target's node follows the `@`. The output does not show the nodes of a buddy group: the
+//! group is named `group-N`, for the configuration to match.
 //!
-//! Not handled: patterns other than these two, which are refused; data that is
-//! on a remote target alone.
+//! Not handled: other patterns, which are refused; data that only a remote target holds.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ use super::tool::{
 use super::{LocateFuture, Provider, Query, Result};
 use crate::volume::ByteRange;
 
-/// The command unless another is configured.
+/// The default command.
 pub const COMMAND: &[&str] = &["beegfs-ctl", "--getentryinfo", "{path}"];
 
 /// Asks BeeGFS's own tool.
@@ -58,7 +57,7 @@ impl Provider for BeeGfs {
     }
 }
 
-/// What is listed.
+/// The members of a stripe: the kind of the list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StripePattern {
     Targets,
@@ -68,7 +67,7 @@ enum StripePattern {
 /// Where the chunks of a file of `size` bytes are.
 ///
 /// # Errors
-/// Where `output` has another form, or describes no striped file.
+/// If `output` has another form, or describes no striped file.
 pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
     let mut pattern = None;
     let mut chunk_size = None;
@@ -153,7 +152,7 @@ fn parse_size(line: usize, text: &str) -> Result<u64> {
     }
 }
 
-/// The nodes of one of the list's lines.
+/// The nodes on one line of the list.
 fn parse_item(line: usize, item: &str, kind: StripePattern) -> Result<Vec<String>> {
     let mut words = item.split_whitespace();
     let id = parse_number(line, words.next(), "a storage target's or a buddy group's number")?;
@@ -161,7 +160,7 @@ fn parse_item(line: usize, item: &str, kind: StripePattern) -> Result<Vec<String
         return Ok(vec![format!("group-{id}")]);
     }
     match (words.next(), words.next()) {
-        // Printed for a target whose node the management does not know.
+        // The tool prints this for a target whose node the management service does not know.
         (Some("@"), Some(node)) if node.starts_with('<') => Ok(Vec::new()),
         (Some("@"), Some(node)) => Ok(vec![node.to_owned()]),
         _ => expected_error(line, "a storage target as `NUMBER @ NODE [ID: NUMBER]`"),

@@ -1,14 +1,14 @@
-//! CephFS, by the file's layout and `ceph osd map`.
+//! CephFS: the file's layout, and `ceph osd map`.
 //!
-//! The layout is an extended attribute which a CephFS mount shows,
+//! The layout is an extended attribute that a CephFS mount shows:
 //!
 //! ```text
 //! stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=cephfs_data
 //! ```
 //!
-//! and an NFS mount of CephFS does not: `{path}` is below a CephFS mount. The
-//! objects are named `<inode, hexadecimal>.<number, 8 hexadecimal digits>`, and
-//! the inode number is that of any mount. For each `ceph osd map` says
+//! An NFS mount of CephFS does not show it, so `{path}` is below a CephFS mount. Objects are
+//! named `<inode, hexadecimal>.<number, 8 hexadecimal digits>`; the inode number is the same in
+//! every mount. For each object `ceph osd map` prints
 //!
 //! ```text
 //! {"epoch":8,"pool":"cephfs_data","pool_id":1,"objname":"10000000000.00000000",
@@ -16,15 +16,15 @@
 //!  "acting":[2,0,1],"acting_primary":2}
 //! ```
 //!
-//! Described in "File Layouts" and "File Striping" of the Ceph documentation;
-//! the JSON is that of `OSDMonitor.cc`. Not tried against a live cluster. The
-//! nodes are named `osd.2`, in the acting set's order, the primary first.
+//! The layout is described in "File Layouts" and "File Striping" of the Ceph documentation; the
+//! JSON is that of `OSDMonitor.cc`. It was not tried against a live cluster. Nodes are named
+//! like `osd.2`, in the acting set's order, the primary first.
 //!
-//! That is a program run for each object, so an answer is for the range asked
-//! about, and for at most 64 objects of it.
+//! Each object costs one run of a program. So an answer covers only the range of the query, and
+//! at most 64 objects of it.
 //!
-//! Not handled: pools with namespaces, which are refused; a snapshot's inode;
-//! erasure-coded pools, where every OSD named has a part of each object.
+//! Not handled: pools with namespaces, which are refused; a snapshot's inode; erasure-coded
+//! pools, where every OSD in the answer has a part of each object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,20 +39,20 @@ use super::tool::{ToolRunner, expected_error, parse_number};
 use super::{LocateFuture, PlacementError, Provider, Query, Result};
 use crate::volume::ByteRange;
 
-/// The command for an object unless another is configured.
+/// The default command for an object.
 pub const COMMAND: &[&str] = &["ceph", "osd", "map", "{pool}", "{object}", "--format=json"];
 
-/// The command for the layout unless another is configured.
+/// The default command for the layout.
 pub const LAYOUT_COMMAND: &[&str] =
     &["getfattr", "--only-values", "--absolute-names", "-n", "ceph.file.layout", "{path}"];
 
-/// Objects of one answer.
+/// The most objects in one answer.
 pub const MAX_OBJECTS: u64 = 64;
 
-/// Programs that run at a time.
+/// The most programs that run at a time.
 const MAX_PROCESSES: usize = 4;
 
-/// What stands for no OSD in an acting set.
+/// The number for no OSD in an acting set.
 const NO_OSD: i64 = 2_147_483_647;
 
 /// Asks a CephFS mount, and Ceph's own tool.
@@ -63,8 +63,8 @@ pub struct CephFs {
 }
 
 impl CephFs {
-    /// Runs `layout`, for files below the CephFS mount `root`, and `template`
-    /// for each object, all in all for at most `limit`.
+    /// Runs `layout`, for files below the CephFS mount `root`, and `template` for each object.
+    /// All programs together may take `limit`.
     pub fn new(
         template: CommandTemplate,
         layout: CommandTemplate,
@@ -82,7 +82,7 @@ impl CephFs {
         let query = Arc::new(query.clone());
         let pool: Arc<str> = layout.pool.into();
         let mut osds = HashMap::new();
-        // Dropped, it ends what still runs.
+        // Dropping it kills the programs that still run.
         let mut running = JoinSet::new();
         loop {
             while running.len() < MAX_PROCESSES {
@@ -126,7 +126,7 @@ impl Provider for CephFs {
 /// A file's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes that go to one object before the next one's turn.
+    /// Bytes in one object before the next object's turn.
     pub stripe_unit: u64,
     /// Objects that take turns.
     pub stripe_count: u64,
@@ -136,7 +136,7 @@ pub struct Layout {
     pub pool: String,
 }
 
-/// A part of a file on objects that take turns.
+/// A part of a file that is striped over objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripedPiece {
     /// Its bytes.
@@ -148,12 +148,11 @@ pub struct StripedPiece {
 }
 
 impl Layout {
-    /// The first objects that meet `range` of a file of `size` bytes, at most
-    /// [`MAX_OBJECTS`]. What is said of them reaches beyond `range` where that
-    /// takes no object more.
+    /// The first objects that intersect `range` of a file of `size` bytes, at most
+    /// [`MAX_OBJECTS`]. The pieces extend beyond `range` where that needs no further object.
     ///
     /// # Errors
-    /// [`PlacementError::InvalidAnswer`] where the numbers are no layout.
+    /// [`PlacementError::InvalidAnswer`] if the layout's numbers are impossible.
     pub fn pieces(&self, range: ByteRange, size: u64) -> Result<Vec<StripedPiece>> {
         let nonsense = || {
             PlacementError::InvalidAnswer(format!(
@@ -162,7 +161,7 @@ impl Layout {
             ))
         };
         let count = self.stripe_count;
-        // With one object at a time its units come one after the other.
+        // If only one object is filled at a time, its units are contiguous.
         let unit = if count == 1 { self.object_size } else { self.stripe_unit };
         let set_size = self.object_size.checked_mul(count).ok_or_else(nonsense)?;
         let whole = self.object_size.checked_rem(self.stripe_unit) == Some(0);
@@ -201,7 +200,7 @@ impl Layout {
 /// The layout in the extended attribute `ceph.file.layout`.
 ///
 /// # Errors
-/// Where `output` has another form.
+/// If `output` has another form.
 pub fn parse_layout(output: &str) -> Result<Layout> {
     // A pool's name comes last and may have spaces in it.
     let text = output.trim_end_matches(['\n', '\0']);
@@ -239,10 +238,10 @@ struct OsdMapAnswer {
     acting: Vec<i64>,
 }
 
-/// The nodes in what `ceph osd map` says of one object.
+/// The nodes in the answer of `ceph osd map` for one object.
 ///
 /// # Errors
-/// Where `output` is not its JSON.
+/// If `output` is not its JSON.
 pub fn parse_osds(output: &str) -> Result<Vec<String>> {
     let map: OsdMapAnswer = match serde_json::from_str(output) {
         Ok(map) => map,
@@ -257,7 +256,7 @@ pub fn parse_osds(output: &str) -> Result<Vec<String>> {
 /// The map of `pieces`, with the nodes of each object.
 ///
 /// # Errors
-/// As [`ChunkMapBuilder::add_striped`], for pieces that are not in the file's order.
+/// As [`ChunkMapBuilder::add_striped`], for pieces that are out of order.
 pub fn assemble(pieces: &[StripedPiece], osds: &HashMap<u64, Vec<String>>) -> Result<ChunkMap> {
     let mut builder = ChunkMapBuilder::new();
     for piece in pieces {
@@ -309,7 +308,7 @@ mod tests {
         CommandTemplate::new(words.iter().map(|word| (*word).to_owned()).collect()).unwrap()
     }
 
-    /// The object of a byte as "File Striping" computes it.
+    /// The object of a byte, as "File Striping" computes it.
     fn object_at(layout: &Layout, offset: u64) -> u64 {
         let block = offset / layout.stripe_unit;
         let stripe = block / layout.stripe_count;
@@ -387,7 +386,7 @@ mod tests {
     #[tokio::test]
     async fn every_object_of_the_range_is_asked_about() {
         let layout = "printf 'stripe_unit=4 stripe_count=1 object_size=4 pool=the pool'";
-        // Which object it was comes back as the acting set.
+        // The script returns the object's number as the acting set.
         let script = r#"test "$1" = 'the pool' && IFS=. && set -- $2 && test $1 = ff &&
             printf '\173"acting":[%d]\175' 0x$2"#;
         let map = template(&["sh", "-c", script, "sh", "{pool}", "{object}"]);

@@ -1,31 +1,30 @@
 //! Which nodes hold which bytes of a file.
 //!
-//! A [`ChunkMap`] is what a provider answers: regions in the order of the file,
-//! each cut into units of one size whose nodes follow a pattern. A region whose
-//! unit is its whole length is one chunk (MapR, HDFS); a region of many units
-//! over a few cells is a stripe (Lustre, BeeGFS), which would otherwise take
-//! millions of chunks. What no region covers is not known.
+//! A [`ChunkMap`] is a provider's answer: regions in the order of the file, each cut into units
+//! of one size whose nodes follow a pattern. A region whose unit is its whole length is one
+//! chunk (MapR, HDFS). A region of many units over a few cells is a stripe (Lustre, BeeGFS),
+//! which would otherwise take millions of chunks. Bytes outside all regions have an unknown
+//! placement.
 //!
-//! [`LocalityMap`] is the same with the volume's replicas in place of nodes, and is
-//! what the read path looks offsets up in.
+//! [`LocalityMap`] is the same with the volume's replicas in place of nodes. The read path
+//! looks offsets up in it.
 //!
-//! *Invariants:* regions are in order and do not overlap, none is empty, units
-//! are above 0, and everything is bounded by [`MAX_CELLS`] and [`MAX_NODES`],
-//! whatever a provider says.
+//! *Invariants:* regions are in order and do not overlap, none is empty, units are above 0, and
+//! [`MAX_CELLS`] and [`MAX_NODES`] bound everything, whatever a provider answers.
 
 use std::collections::HashMap;
 
 use super::error::PlacementError;
 use crate::volume::{ByteRange, Holders, ReplicaSet};
 
-/// Cells of one answer: a file of 4 TiB in objects of 4 MiB, or 256 TiB in
-/// chunks of 256 MiB.
+/// The most cells in one answer: a file of 4 TiB in objects of 4 MiB, or 256 TiB in chunks of
+/// 256 MiB.
 pub const MAX_CELLS: usize = 1 << 20;
 
-/// Different nodes in one answer; the largest HDFS clusters have a few thousand.
+/// The most different nodes in one answer; the largest HDFS clusters have a few thousand.
 pub const MAX_NODES: usize = 1 << 14;
 
-/// Copies of one chunk. More are a parser gone wrong.
+/// The most copies of one chunk. More indicate a parsing error.
 pub const MAX_COPIES: usize = 256;
 
 /// A stretch of a file whose nodes follow one pattern.
@@ -57,7 +56,7 @@ pub struct ChunkMap {
 }
 
 impl ChunkMap {
-    /// The nodes named, each once, in order of appearance.
+    /// The nodes in the answer, each once, in order of appearance.
     pub fn nodes(&self) -> &[Box<str>] {
         &self.nodes
     }
@@ -67,7 +66,7 @@ impl ChunkMap {
         &self.regions
     }
 
-    /// Whether it says nothing.
+    /// Whether it has no region.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
@@ -84,7 +83,7 @@ impl ChunkMap {
         })
     }
 
-    /// The chunk that the byte at `offset` is in; `None` where that is not known.
+    /// The chunk that contains the byte at `offset`; `None` if that is unknown.
     pub fn chunk_at(&self, offset: u64) -> Option<Chunk<'_>> {
         let next = self.regions.partition_point(|region| region.range.end <= offset);
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
@@ -96,8 +95,8 @@ impl ChunkMap {
         })
     }
 
-    /// The same with replicas for nodes: `local` says which replicas a node,
-    /// given by its index, is local to.
+    /// The same with replicas in place of nodes: `local` returns the replicas that are local to
+    /// the node with an index.
     pub fn to_locality_map(&self, local: impl Fn(usize) -> ReplicaSet) -> LocalityMap {
         let sets: Vec<ReplicaSet> = (0..self.nodes.len()).map(local).collect();
         let holders = |nodes: &Vec<u16>| {
@@ -116,7 +115,7 @@ impl ChunkMap {
     }
 }
 
-/// Puts a [`ChunkMap`] together, refusing what cannot be one.
+/// Builds a [`ChunkMap`], and refuses invalid parts.
 #[derive(Debug, Default)]
 pub struct ChunkMapBuilder {
     map: ChunkMap,
@@ -130,11 +129,11 @@ impl ChunkMapBuilder {
         Self::default()
     }
 
-    /// Adds one chunk, held by `nodes`; empty ones are left out.
+    /// Adds one chunk, held by `nodes`. An empty chunk is left out.
     ///
     /// # Errors
-    /// [`PlacementError::InvalidAnswer`] where it overlaps what comes before, or a
-    /// limit is passed.
+    /// [`PlacementError::InvalidAnswer`] if it overlaps or precedes an earlier part, or exceeds
+    /// a limit.
     pub fn add_chunk<'n>(
         &mut self,
         range: ByteRange,
@@ -143,10 +142,10 @@ impl ChunkMapBuilder {
         self.add_striped(range, range.len(), [nodes])
     }
 
-    /// Adds units of `unit` bytes, unit k held by cell k modulo their number.
+    /// Adds units of `unit` bytes. Unit k is held by cell k modulo the number of cells.
     ///
     /// # Errors
-    /// As [`ChunkMapBuilder::add_chunk`], and where there is no cell or no unit.
+    /// As [`ChunkMapBuilder::add_chunk`], and if there is no cell or no unit.
     pub fn add_striped<'n, N: IntoIterator<Item = &'n str>>(
         &mut self,
         range: ByteRange,
@@ -190,8 +189,8 @@ impl ChunkMapBuilder {
         if let Some(index) = self.node_index.get(name) {
             return Ok(*index);
         }
-        // Names come from a tool's output, go to logs and terminals, and are
-        // host names, addresses or volume names.
+        // Names are host names, addresses or volume names. They come from a tool's output, and
+        // fanfs writes them to logs and terminals.
         if name.is_empty() || name.len() > 253 || name.chars().any(char::is_control) {
             let start: String = name.chars().take(80).collect();
             return Err(PlacementError::InvalidAnswer(format!("{start:?} is not a node's name")));
@@ -205,7 +204,7 @@ impl ChunkMapBuilder {
         Ok(index)
     }
 
-    /// The map.
+    /// The finished map.
     pub fn finish(self) -> ChunkMap {
         self.map
     }
@@ -234,7 +233,7 @@ struct LocalityRegion {
 }
 
 impl LocalityMap {
-    /// The chunk that the byte at `offset` is in; `None` where nothing is known.
+    /// The chunk that contains the byte at `offset`; `None` if that is unknown.
     pub fn chunk_at(&self, offset: u64) -> Option<LocatedChunk> {
         let next = self.regions.partition_point(|region| region.range.end <= offset);
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;

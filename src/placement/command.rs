@@ -1,14 +1,16 @@
 //! Providers that ask by running a program.
 //!
-//! A [`CommandTemplate`] is a command line with places in it: `{path}` is the file in
-//! the cluster's own name space, `{local}` the same file under the replica that
-//! was asked for it, `{object}` a CephFS object's name, `{offset}` and `{size}`
-//! bytes. No shell is involved: every word is one argument, whatever the file
-//! is called. (A remote shell started by `ssh` splits words again; then
-//! `{path:sh}` quotes for it.)
+//! A [`CommandTemplate`] is a command line with placeholders:
+//! - `{path}`: the file in the cluster's own namespace,
+//! - `{local}`: the same file under a replica's directory,
+//! - `{pool}` and `{object}`: the names of a CephFS pool and of an object in it,
+//! - `{offset}` and `{size}`: bytes.
 //!
-//! *Invariant:* the program is killed when its time is over or its answer gets
-//! too long, and no reader waits for it then.
+//! No shell is involved: every word is one argument, whatever the file's name. (A remote shell
+//! started by `ssh` splits words again; `{path:sh}` quotes for it.)
+//!
+//! *Invariant:* the program is killed when it exceeds its time limit or its answer gets too
+//! long, and no reader waits for it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,13 +24,13 @@ use tokio::process::Command;
 use super::error::PlacementError;
 use crate::config::placement::{CommandError, check_command};
 
-/// The longest answer read: [`super::chunks::MAX_CELLS`] lines fit.
+/// The longest answer that is read: [`super::chunks::MAX_CELLS`] lines fit.
 pub const MAX_OUTPUT_BYTES: usize = 256 << 20;
 
-/// How much of what a failed program said is kept.
+/// How much of a failed program's error output is kept, characters.
 const MAX_STDERR_CHARS: usize = 300;
 
-/// What is put in the places.
+/// The values of the placeholders.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateValues<'a> {
     /// `{path}`
@@ -45,30 +47,30 @@ pub struct TemplateValues<'a> {
     pub size: u64,
 }
 
-/// A command line with places.
+/// A command line with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandTemplate(Vec<String>);
 
 impl CommandTemplate {
-    /// Checks the words' places.
+    /// Checks the placeholders in `words`.
     ///
     /// # Errors
-    /// Says which word has a place that there is not.
+    /// [`CommandError`] names the word with an unknown placeholder.
     pub fn new(words: Vec<String>) -> Result<Self, CommandError> {
         check_command(&words)?;
         Ok(Self(words))
     }
 
-    /// The words as they were written.
+    /// The words as configured.
     pub fn words(&self) -> &[String] {
         &self.0
     }
 
-    /// Runs the program and returns what it wrote to standard output.
+    /// Runs the program and returns its standard output.
     ///
     /// # Errors
-    /// Where it cannot be started, fails, takes longer than `limit`, or writes
-    /// more than [`MAX_OUTPUT_BYTES`].
+    /// If it cannot be started, fails, takes longer than `limit`, or writes more than
+    /// [`MAX_OUTPUT_BYTES`].
     pub async fn run(
         &self,
         values: &TemplateValues<'_>,
@@ -81,28 +83,28 @@ impl CommandTemplate {
         }
     }
 
-    /// As [`CommandTemplate::run`], for a program that may answer and end with another
-    /// status than 0: returns what it wrote and how it failed, if it did.
+    /// As [`CommandTemplate::run`], for a program that may answer and still exit with a status
+    /// other than 0. Returns its output, and its failure if there was one.
     ///
     /// # Errors
-    /// As [`CommandTemplate::run`], but where the program only failed.
+    /// As [`CommandTemplate::run`], except for a program that fails.
     pub async fn run_any_status(
         &self,
         values: &TemplateValues<'_>,
         limit: Duration,
     ) -> Result<ProgramOutput, PlacementError> {
         let words: Vec<OsString> = self.0.iter().map(|word| substitute(word, values)).collect();
-        // As it was written: what is filled in may name a file.
+        // The name comes from the template: filled-in values may name a file.
         let program = program_name(OsStr::new(&self.0[0]));
         let answer = tokio::time::timeout(limit, run_program(program, &words)).await;
         answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
     }
 }
 
-/// What came of a program that has ended.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct ProgramOutput {
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub stdout: Vec<u8>,
     /// How it failed, if it did.
     pub failure: Option<ProgramFailure>,
@@ -111,9 +113,9 @@ pub struct ProgramOutput {
 /// How a program failed.
 #[derive(Debug)]
 pub struct ProgramFailure {
-    /// Its exit status; `None` where a signal ended it.
+    /// Its exit status; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// [`PlacementError::ProgramFailed`].
+    /// The error, a [`PlacementError::ProgramFailed`].
     pub error: PlacementError,
 }
 
@@ -159,7 +161,7 @@ fn program_name(word: &OsStr) -> String {
     Path::new(word).file_name().unwrap_or(word).to_string_lossy().into_owned()
 }
 
-/// The end of a program's complaint, on one line.
+/// The end of a program's error output, on one line.
 fn one_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -193,7 +195,7 @@ fn substitute(word: &str, values: &TemplateValues<'_>) -> OsString {
     OsString::from_vec(filled)
 }
 
-/// `value` as one word of a POSIX shell.
+/// `value`, quoted as one word of a POSIX shell.
 fn shell_quote(value: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for byte in value {
@@ -236,7 +238,7 @@ mod tests {
         let error = CommandTemplate::new(vec!["ls".into(), "{file}".into()]).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("{file}") && error.contains("{path}"), "{error}");
-        // As it would be filled in.
+        // Braces pair up as `substitute` pairs them.
         assert!(CommandTemplate::new(vec!["{a{path}".into()]).is_err());
         assert!(CommandTemplate::new(vec!["a{b".into(), "}{path}{".into()]).is_ok());
         assert!(CommandTemplate::new(vec![]).is_err());

@@ -1,16 +1,15 @@
-//! Why it is not known where a file's chunks are.
+//! Why a file's placement is unknown.
 
 use std::io;
 use std::time::Duration;
 
 use crate::config::Escaped;
 
-/// Why a provider has no answer, on one line. What a tool or a service said may
-/// name files: the log has it at debug level, and above that
-/// [`PlacementError::without_file_names`].
+/// Why a provider has no answer, on one line. The message of a tool or a service may name
+/// files: the log has it at debug level, and above that [`PlacementError::without_file_names`].
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
-    /// It took too long.
+    /// The provider took too long.
     #[error("no answer within {}", humantime::format_duration(*.0))]
     TimedOut(Duration),
     /// The program could not be started.
@@ -18,20 +17,20 @@ pub enum PlacementError {
     StartFailed {
         /// Its name.
         program: String,
-        /// What starting it failed with.
+        /// The cause.
         error: io::Error,
     },
-    /// The program said that it failed.
+    /// The program reported a failure.
     #[error("{program} failed ({status}): {said}")]
     ProgramFailed {
         /// Its name.
         program: String,
-        /// How it ended.
+        /// Its exit status or the signal that ended it.
         status: String,
-        /// The end of what it wrote to standard error, on one line.
+        /// The end of its error output, on one line.
         said: String,
     },
-    /// The answer is longer than any that makes sense.
+    /// The answer is too long to be valid.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
     /// The answer does not have the form that it should have.
@@ -39,21 +38,21 @@ pub enum PlacementError {
     UnexpectedLine {
         /// From 1.
         line: usize,
-        /// What is wrong, and what was expected.
+        /// The fault, and the text that was expected.
         what: String,
     },
-    /// The answer has the right form and cannot be.
+    /// The answer has the right form but is impossible.
     #[error("the answer makes no sense: {}", Escaped(.0))]
     InvalidAnswer(String),
-    /// The service could not be asked.
+    /// The query to the service failed.
     #[error("{}: {}", Escaped(.at), Escaped(.what))]
     ServiceFailed {
         /// Its address.
         at: String,
-        /// What went wrong.
+        /// The cause.
         what: String,
     },
-    /// The provider needs what this program was built without.
+    /// The provider needs a feature that this program was built without.
     #[cfg(not(feature = "hdfs"))]
     #[error(
         "this fanfs was built without WebHDFS (cargo feature `hdfs`); use `command` instead of \
@@ -66,14 +65,14 @@ pub enum PlacementError {
 }
 
 impl PlacementError {
-    /// What is wrong with line `line`, from 1, of a tool's output.
+    /// The error for line `line`, from 1, of a tool's output.
     pub fn unexpected_line(line: usize, what: impl Into<String>) -> Self {
         Self::UnexpectedLine { line, what: what.into() }
     }
-    /// The same without anything that may name a file.
+    /// The error's text without anything that may name a file.
     pub fn without_file_names(&self) -> String {
         match self {
-            // Of the system, not of a tool.
+            // These texts are fanfs's or the system's, not a tool's.
             Self::TimedOut(_) | Self::StartFailed { .. } | Self::TooLong(_) | Self::NotFound => {
                 self.to_string()
             }

@@ -1,9 +1,8 @@
 //! Any program that prints where chunks are, as JSON.
 //!
-//! The format is in `docs/placement-exec.schema.json`: chunks with their first
-//! byte, the byte after their last one, and their nodes; or stripes, whose units
-//! go to the cells in turn. Extra keys are refused, so that a misspelt one is
-//! noticed.
+//! The format is in `docs/placement-exec.schema.json`: chunks with their first byte, the byte
+//! after their last one, and their nodes; or stripes, whose units take turns over the cells.
+//! Extra keys are refused, so that a misspelled key is noticed.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,7 +16,7 @@ use super::command::{CommandTemplate, TemplateValues, path_below};
 use super::{ChunkMap, ChunkMapBuilder, LocateFuture, PlacementError, Provider, Query, Result};
 use crate::volume::ByteRange;
 
-/// The provider.
+/// Runs a configured program.
 pub struct ExecProvider {
     template: CommandTemplate,
     root: String,
@@ -61,7 +60,7 @@ struct ExecAnswer {
     stripes: Vec<JsonObject<AnsweredStripe>>,
 }
 
-/// A `T` with its keys; serde alone would take an array of their values for it.
+/// A `T` as a JSON object; serde alone would also accept an array of its values.
 struct JsonObject<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
@@ -102,9 +101,9 @@ struct AnsweredStripe {
 /// Reads a program's answer about a file of `size` bytes.
 ///
 /// # Errors
-/// Where it does not have the documented form, or cannot be.
+/// If it does not have the documented form, or is impossible.
 pub fn parse(output: &[u8], size: u64) -> Result<ChunkMap> {
-    // serde would take an array for the keys in order.
+    // serde would also accept an array of the values in order.
     if !output.trim_ascii_start().starts_with(b"{") {
         return Err(PlacementError::unexpected_line(1, "a JSON object was expected"));
     }

@@ -1,14 +1,15 @@
-//! What is known of one file's placement, for as long as it is open anywhere.
+//! The known placement of one file. The locator keeps it for the files opened last, and open
+//! files keep it too.
 //!
-//! Answers come in pieces: the whole file from most providers, a stretch of
-//! [`PIECE_SIZE`] from those that are asked object by object. Each piece has a time
-//! at which it may be asked for again. Looking an offset up takes a read lock
-//! and two binary searches; nothing here waits.
+//! Answers come in pieces: the whole file from most providers, [`PIECE_SIZE`] bytes from those
+//! that are asked object by object. Each piece has a time from which the provider may be asked
+//! for it again. Looking an offset up takes a read lock and two binary searches; nothing here
+//! waits.
 //!
-//! A replica that is said to be local and again and again delivers at its remote
-//! rate is not believed for that chunk, and the piece becomes due at once: the
-//! chunk may have moved. The disbelief ends with an answer that says something
-//! else, and after a while in any case, as the replica may just have been slow.
+//! A provider may call a replica local that repeatedly delivers a chunk at its remote rate.
+//! fanfs then disbelieves the provider for that chunk and replica, and the piece becomes due at
+//! once: the chunk may have moved. The disbelief ends with a different answer. It also ends
+//! after a while, as the replica may only have been slow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,35 +22,35 @@ use super::chunks::LocatedChunk;
 use super::learned::LearnedPlacement;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
-/// What one question to a piecewise provider is about: 64 objects of CephFS's
-/// default size.
+/// The bytes that one query to a piecewise provider covers: 64 objects of CephFS's default
+/// size.
 pub const PIECE_SIZE: u64 = 256 << 20;
 
 /// Segments that are enough to judge a replica by.
 const MIN_SEGMENTS: u32 = 12;
 
-/// The part of each segment in the mean that counts.
+/// The weight of a new segment in the mean.
 const NEW_SAMPLE_WEIGHT: f64 = 1.0 / 8.0;
 
-/// The rates of a replica must differ by this much to be distinguished.
+/// A replica's local and remote rates must differ by this factor to be distinguished.
 const MIN_RATE_RATIO: f64 = 1.4;
 
-/// How long a replica is not believed for a chunk, if the answer stays the same.
+/// How long a replica is disbelieved for a chunk, if the answer stays the same.
 const DISBELIEF_DURATION: Duration = Duration::from_secs(60);
 
-/// A segment that came, as far as placement goes.
+/// The facts about a delivered segment that matter for placement.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
-    /// Where in the file.
+    /// Its offset in the file.
     pub offset: u64,
     /// The replica that delivered it.
     pub replica: ReplicaId,
-    /// Seconds that a byte took to be served. One segment says little: those that
-    /// arrive together seem to have taken no time but for the first.
+    /// Seconds that the replica took for a byte. One segment proves little: of several that
+    /// arrive together, all but the first seem to have taken no time.
     pub seconds_per_byte: f64,
-    /// Bytes a second that the replica usually serves of chunks that its node holds.
+    /// The replica's usual rate for chunks that its node holds, bytes a second.
     pub local_rate: Option<f64>,
-    /// And of those that it does not.
+    /// Its usual rate for other chunks, bytes a second.
     pub remote_rate: Option<f64>,
 }
 
@@ -59,26 +60,26 @@ pub struct FilePlacement {
     piece_size: u64,
     learned: Option<Mutex<LearnedPlacement>>,
     disbelief: Mutex<DisbeliefState>,
-    /// How many entries `judge.disbelieved` has, to look at without its lock.
+    /// The number of entries in `disbelief.disbelieved_until`, readable without its lock.
     disbelieved_count: AtomicUsize,
 }
 
 #[derive(Clone, Debug, Default)]
 struct PlacementPiece {
     locality: LocalityMap,
-    /// When it may be asked for; `None` while it is being asked for.
+    /// When the provider may be asked for it; `None` while a query is in flight.
     due_at: Option<Instant>,
 }
 
 #[derive(Default)]
 struct DisbeliefState {
-    /// How many segments came, and their mean pace, by chunk and replica.
+    /// The number of segments and their mean seconds per byte, by chunk and replica.
     means: HashMap<(u64, ReplicaId), (u32, f64)>,
     disbelieved_until: HashMap<(u64, ReplicaId), Instant>,
 }
 
 impl FilePlacement {
-    /// Nothing is known yet. `learned` where it is to be inferred from timing.
+    /// A placement that is unknown so far. With `learned` it is inferred from timing.
     pub fn new(is_piecewise: bool, learned: Option<LearnedPlacement>) -> Self {
         Self {
             pieces: RwLock::default(),
@@ -89,7 +90,7 @@ impl FilePlacement {
         }
     }
 
-    /// Who holds the byte at `offset`; `None` where that is not known.
+    /// The replicas that hold the byte at `offset`; `None` if they are unknown.
     pub fn holders(&self, offset: u64, now: Instant) -> Option<Holders> {
         if let Some(learned) = &self.learned {
             let local = learned.lock().local_replicas(offset, now)?;
@@ -108,8 +109,9 @@ impl FilePlacement {
         Some(Holders { local: holders.local.minus(doubted), ..holders })
     }
 
-    /// The piece to be asked for now, if reading `offset` makes one due. The
-    /// caller asks for it and reports with [`Self::store_answer`], and [`Self::query_done`] in any case.
+    /// The piece to ask for now, if reading `offset` makes one due. The caller asks for it and
+    /// reports an answer with [`Self::store_answer`], and in any case calls
+    /// [`Self::query_done`].
     pub fn take_due_piece(&self, offset: u64, now: Instant) -> Option<ByteRange> {
         let index = offset / self.piece_size;
         let is_due = |piece: Option<&PlacementPiece>| {
@@ -126,8 +128,8 @@ impl FilePlacement {
         Some(ByteRange::at(index * self.piece_size, self.piece_size))
     }
 
-    /// The provider has answered about the piece that holds `offset`; the answer
-    /// is good until `due`.
+    /// Stores the provider's answer about the piece that contains `offset`. The answer is good
+    /// until `due`.
     pub fn store_answer(&self, offset: u64, mapped: LocalityMap, due: Instant) {
         {
             let mut judge = self.disbelief.lock();
@@ -144,16 +146,16 @@ impl FilePlacement {
         self.pieces.write().insert(offset / self.piece_size, piece);
     }
 
-    /// A question has ended. Where it was not answered, what was known goes on
-    /// counting, and it may be asked again at `due`.
+    /// Ends a query. If it had no answer, the previous answer stays in use, and the provider
+    /// may be asked again at `due`.
     pub fn query_done(&self, offset: u64, due: Instant) {
         if let Some(piece) = self.pieces.write().get_mut(&(offset / self.piece_size)) {
             piece.due_at.get_or_insert(due);
         }
     }
 
-    /// A segment came. True where a replica is not believed from now on, and
-    /// the placement is due to be asked again.
+    /// Records a segment. Returns true if a replica is disbelieved from now on, and the
+    /// placement is due for another query.
     pub fn record_delivery(&self, came: Delivery, now: Instant) -> bool {
         let Delivery { offset, replica, seconds_per_byte: pace, .. } = came;
         if let Some(learned) = &self.learned {
@@ -183,7 +185,7 @@ impl FilePlacement {
         let (count, mean) = judge.means.entry(key).or_insert((0, pace));
         *count += 1;
         *mean += (pace - *mean) * NEW_SAMPLE_WEIGHT;
-        // Nearer to the one than to the other, as rates go.
+        // The pace is compared with the geometric mean of both rates.
         if *count < MIN_SEGMENTS || *mean <= 1.0 / (local * remote).sqrt() {
             return false;
         }

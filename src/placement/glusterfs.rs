@@ -1,22 +1,21 @@
-//! GlusterFS, by the extended attribute `trusted.glusterfs.pathinfo`.
+//! GlusterFS: the extended attribute `trusted.glusterfs.pathinfo`.
 //!
-//! A native GlusterFS mount answers it with the translators that the file went
-//! through and the bricks that it ended on:
+//! A native GlusterFS mount returns the translators that the file passed through and the bricks
+//! that hold it:
 //!
 //! ```text
 //! (<DISTRIBUTE:vol-dht> (<REPLICATE:vol-replicate-0> <POSIX(/b1):host1:/b1/file> <POSIX(/b2):host2:/b2/file>))
 //! ```
 //!
 //! Old releases write `<POSIX:host1:/b1/file>`. The form is that of GlusterFS's
-//! `doc/debugging/gfid-to-path.md` and of output which users have published.
-//! Not tried against a live cluster. Reading `trusted.*` takes root.
+//! `doc/debugging/gfid-to-path.md` and of output that users have published. It was not tried
+//! against a live cluster. Reading `trusted.*` requires root.
 //!
-//! The whole file is one chunk, on every brick named.
+//! The whole file is one chunk, on every brick in the answer.
 //!
-//! Not handled: translators that cut a file up other than STRIPE and EC
-//! (disperse), which are refused: a sharded file shows its first shard alone,
-//! and the rest of it is taken to be there too. An arbiter brick, which has no
-//! data, looks like any other.
+//! Not handled: STRIPE, EC (disperse) and other translators, which are refused. A sharded file
+//! shows only its first shard, and the whole file counts as being there. An arbiter brick,
+//! which has no data, looks like any other.
 
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use super::tool::{ToolRunner, expected_error};
 use super::{LocateFuture, Provider, Query, Result};
 use crate::volume::ByteRange;
 
-/// The command unless another is configured.
+/// The default command.
 pub const COMMAND: &[&str] = &[
     "getfattr",
     "-n",
@@ -64,9 +63,9 @@ impl Provider for GlusterFs {
 /// Where the file `path` of `size` bytes is.
 ///
 /// # Errors
-/// Where `output` has another form, or a translator that cuts files up.
+/// If `output` has another form, or a translator that splits files.
 pub fn parse(output: &str, path: &str, size: u64) -> Result<ChunkMap> {
-    // A file's name may hold anything, even what looks like one more brick.
+    // A file's name may contain anything, even text that looks like another brick.
     let known = match path {
         "" => output.to_owned(),
         path => output.replace(&format!("{path}>"), ">"),
@@ -111,7 +110,7 @@ pub fn parse(output: &str, path: &str, size: u64) -> Result<ChunkMap> {
         return expected_error(line(rest), "a brick (<POSIX(BRICK):HOST:PATH>)");
     }
     if nodes.len() > 1 && !replicated {
-        // As a directory is.
+        // A directory, for example, has many.
         return expected_error(line(rest), "one brick where nothing is replicated");
     }
     let mut builder = ChunkMapBuilder::new();
@@ -120,14 +119,14 @@ pub fn parse(output: &str, path: &str, size: u64) -> Result<ChunkMap> {
 }
 
 enum Translator<'a> {
-    /// The node that it is on.
+    /// A brick, with the node that it is on.
     Brick(&'a str),
-    /// Its kind.
+    /// Another translator, with its kind.
     Other(&'a str),
 }
 
 impl Translator<'_> {
-    /// What is expected in place of a translator that is not handled.
+    /// The expectation to report for a translator that is not handled.
     fn expected_instead(&self) -> Option<&'static str> {
         match self {
             Self::Brick(_) | Self::Other("REPLICATE" | "DISTRIBUTE") => None,
@@ -138,7 +137,7 @@ impl Translator<'_> {
     }
 }
 
-/// Takes what stands between `<` and `>`; `<` has been read.
+/// Takes the text up to `>`; `<` has been read.
 fn parse_translator<'a>(rest: &mut &'a str) -> Option<Translator<'a>> {
     let mut text = *rest;
     let brick = text.strip_prefix("POSIX");

@@ -1,16 +1,16 @@
 //! HDFS: a file is cut into blocks, one chunk each, that the NameNode knows.
 //!
-//! `WebHdfs` (cargo feature `hdfs`) asks it over HTTP and gets host names; [`Fsck`] runs `hdfs fsck`,
-//! which starts a Java machine per question, takes a second or more, and names nodes by
-//! address and port. WebHDFS is the one to take; fsck is for a cluster where
-//! WebHDFS is off or asks for Kerberos.
+//! `WebHdfs` (cargo feature `hdfs`) asks it over HTTP and gets host names. [`Fsck`] runs
+//! `hdfs fsck`, which starts a Java machine for each query, takes a second or more, and names
+//! nodes by address and port. Prefer WebHDFS; fsck is for a cluster where WebHDFS is off or
+//! requires Kerberos.
 //!
-//! A block that is missing or corrupt is a chunk on no node. A block group of an
-//! erasure coded file is a chunk on every node that has a part of it: neither
-//! answer says how its cells are dealt out.
+//! A missing or corrupt block is a chunk on no node. A block group of an erasure coded file is
+//! a chunk on every node that has a part of it. Neither answer shows how its cells are
+//! distributed.
 //!
-//! *Invariant:* whatever is answered, parsing it neither panics nor yields a map
-//! with a byte beyond the file's size.
+//! *Invariant:* whatever the answer, parsing it neither panics nor yields a map with a byte
+//! beyond the file's size.
 
 mod answer;
 pub mod fsck;
@@ -33,8 +33,8 @@ struct HdfsBlock<'a> {
     nodes: Vec<&'a str>,
 }
 
-/// The map of a file of `size` bytes. Blocks may come in any order; what is
-/// beyond the size has been written since the question was put.
+/// The map of a file of `size` bytes. Blocks may come in any order; blocks beyond the size were
+/// written after the query.
 fn build_chunk_map(mut blocks: Vec<HdfsBlock<'_>>, size: u64) -> Result<ChunkMap> {
     blocks.sort_by_key(|block| block.range.start);
     let whole = ByteRange::new(0, size);

@@ -1,13 +1,12 @@
 //! Where chunks are, inferred from how fast each replica delivers them.
 //!
-//! Without a provider the scheduler still sees that a replica serves one region
-//! of a file faster than another one does. A region is a chunk's length; each
-//! replica's pace there is kept as a mean with a weight, its confidence, which
-//! halves every [`HALF_LIFE`]. A replica that is clearly slower in a region than
-//! the best one, with confidence in both, is taken for remote; everybody else
-//! counts as local and is so tried out.
+//! Without a provider the scheduler still sees that a replica serves one region of a file
+//! faster than another replica does. A region is a chunk's length. Each replica's pace there is
+//! kept as a mean with a weight, its confidence, which halves every [`HALF_LIFE`]. A replica
+//! counts as remote in a region if it is clearly slower there than the best one, with
+//! confidence in both. Every other replica counts as local, and so gets tried.
 //!
-//! Pure: the time comes in.
+//! Pure: the caller passes the time in.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,20 +16,20 @@ use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 /// Confidence halves in this time.
 const HALF_LIFE: Duration = Duration::from_secs(300);
 
-/// Segments that make a mean worth something.
+/// The fewest segments that make a mean meaningful.
 const MIN_CONFIDENCE: f64 = 4.0;
 
-/// Segments beyond which confidence does not grow, so that it can be lost.
+/// Confidence does not grow beyond this many segments, so that it can be lost.
 const MAX_CONFIDENCE: f64 = 32.0;
 
-/// Below this part of the best one's rate a replica is remote. Proxying costs a
-/// gateway about half; replicas that differ by less are not worth telling apart.
+/// A replica below this part of the best one's rate is remote. Proxying costs a gateway about
+/// half of its rate; smaller differences are not worth distinguishing.
 const REMOTE_RATE_SHARE: f64 = 0.7;
 
-/// Regions remembered for one file: 1 TiB in chunks of 256 MiB.
+/// The most regions remembered for one file: 1 TiB in chunks of 256 MiB.
 const MAX_REGIONS: usize = 4096;
 
-/// What was learned about one file.
+/// The inferred placement of one file.
 #[derive(Clone, Debug)]
 pub struct LearnedPlacement {
     chunk_size: u64,
@@ -54,12 +53,12 @@ impl WeightedMean {
 }
 
 impl LearnedPlacement {
-    /// Nothing yet, of a file in chunks of `chunk` bytes.
+    /// An empty record of a file in chunks of `chunk` bytes.
     pub fn new(chunk: u64, replicas: usize) -> Self {
         Self { chunk_size: chunk.max(1), replicas, regions: BTreeMap::new() }
     }
 
-    /// `replica` served a segment at `offset`, each byte in `pace` seconds.
+    /// Records that `replica` served a segment at `offset`, each byte in `pace` seconds.
     pub fn record(&mut self, offset: u64, replica: ReplicaId, pace: f64, now: Instant) {
         let region = offset / self.chunk_size;
         if !self.regions.contains_key(&region) && self.regions.len() >= MAX_REGIONS {
@@ -79,8 +78,8 @@ impl LearnedPlacement {
         mean.updated_at = now;
     }
 
-    /// The replicas that may be local to the byte at `offset`; `None` where
-    /// nothing tells them apart.
+    /// The replicas that may be local to the byte at `offset`; `None` if their paces do not
+    /// differ clearly.
     pub fn local_replicas(&self, offset: u64, now: Instant) -> Option<ReplicaSet> {
         let means = self.regions.get(&(offset / self.chunk_size))?;
         let sure = |mean: &&WeightedMean| mean.weight(now) >= MIN_CONFIDENCE;

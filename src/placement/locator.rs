@@ -1,16 +1,15 @@
-//! Asks the provider, beside the reads that go on without it.
+//! Asks the provider in parallel with the reads, which do not wait for it.
 //!
-//! [`Locator::locate_file`] gives a file's [`FilePlacement`], kept for the files opened
-//! last; [`Locator::query_if_due`] starts a question where one is due and returns at
-//! once. Answers are translated from nodes to replicas by [`NodeNames`].
+//! [`Locator::locate_file`] returns a file's [`FilePlacement`], kept for the files opened last.
+//! [`Locator::query_if_due`] starts a query if one is due, and returns at once. [`NodeNames`]
+//! translates answers from nodes to replicas.
 //!
-//! Degraded: when there is no answer, every replica is a candidate like any
-//! other. That is said once in the log, until it works again, and counted
-//! always.
+//! Degraded: without an answer, all replicas are equal candidates. Failures are always counted.
+//! The log reports the first one, and again the first one after a success.
 //!
-//! *Invariants:* at most [`MAX_QUERIES`] questions are under way and [`MAX_WAITING_QUERIES`]
-//! more wait; about one piece of one file there is one at a time; each ends
-//! within the provider's time limit.
+//! *Invariants:* at most [`MAX_QUERIES`] queries are in flight and [`MAX_WAITING_QUERIES`] more
+//! wait. There is one at a time about one piece of one file. Each ends within 1.25 times the
+//! configured time limit.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -31,23 +30,23 @@ use super::node_names::NodeNames;
 use super::{ChunkMap, LocalityMap, PlacementError, Provider, Query};
 use crate::volume::{ByteRange, FileVersion, ReplicaSet};
 
-/// Questions under way: a `hadoop` command takes a processor for a second.
+/// The most queries in flight: a `hadoop` command takes a processor for a second.
 const MAX_QUERIES: usize = 4;
 
-/// Questions that wait for their turn; a file that finds no place is asked
-/// about by a later read.
+/// The most queries that wait for their turn. If the queue is full, a later read asks about the
+/// file.
 const MAX_WAITING_QUERIES: usize = 256;
 
-/// Files remembered.
+/// The most files remembered.
 const MAX_FILES: NonZeroUsize = NonZeroUsize::new(4096).expect("is not zero");
 
-/// Names shown of those that match no replica.
+/// The most names shown that match no replica.
 const MAX_SHOWN_NAMES: usize = 12;
 
-/// Warnings of such names at most: after so many they tell nothing new.
+/// The most warnings of such names: further ones show nothing new.
 const MAX_WARNINGS: usize = 16;
 
-/// Who knows where chunks are.
+/// The source of a volume's placement.
 #[derive(Clone)]
 pub enum PlacementSource {
     /// No provider.
@@ -58,50 +57,51 @@ pub enum PlacementSource {
     Provider(Arc<dyn Provider>),
 }
 
-/// How long answers count.
+/// When the locator asks, and how long answers count.
 #[derive(Clone, Copy, Debug)]
 pub struct LocatorPolicy {
-    /// For how long an answer counts.
+    /// How long an answer counts.
     pub ttl: Duration,
     /// How long after a failure to ask about the same file again.
     pub retry_after: Duration,
     /// Files shorter than this are not asked about, bytes: it would take longer
     /// than reading them.
     pub min_file_size: u64,
-    /// By when a provider must have answered, should it not see to that itself.
+    /// How long a provider may take for an answer. The locator allows a quarter more before it
+    /// gives up on a provider that does not keep this limit.
     pub timeout: Duration,
 }
 
-/// What `fanfs status` shows.
+/// The state of placement that `fanfs status` shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlacementStatus {
     /// The provider; "none" without one.
     pub provider: String,
     /// Files whose placement is remembered.
     pub files: usize,
-    /// Questions under way.
+    /// Queries in flight or waiting.
     pub asking: usize,
-    /// Questions answered.
+    /// Queries that were answered.
     pub answers: u64,
-    /// Questions that were not.
+    /// Queries that failed.
     pub failures: u64,
-    /// Why the last one was not, until one is answered.
+    /// Why the last failed query failed, until a query is answered.
     pub failing: Option<String>,
-    /// Chunks' replicas that behaved remotely and were not believed.
+    /// How often a replica behaved remotely for a chunk and was disbelieved.
     pub disbelieved: u64,
-    /// Names of nodes that no replica has, as far as they are shown, in the last
-    /// answer with any nodes in it.
+    /// Node names that no replica has, in the last answer with any nodes in it: the first few,
+    /// and the number of the others.
     pub unmatched: Vec<String>,
 }
 
-/// What a volume says about its replicas' places.
+/// The locations of a volume's replicas.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaTopology {
-    /// The names that they answer to.
+    /// The names of their nodes.
     pub names: NodeNames,
     /// Their directories, for providers that look at the file itself.
     pub directories: Vec<PathBuf>,
-    /// What is pinned to them.
+    /// The subtrees that are pinned to them.
     pub affinities: AffinityRules,
 }
 
@@ -122,11 +122,11 @@ pub struct Locator {
     unmatched_names: Mutex<UnmatchedNames>,
 }
 
-/// Names of nodes that no replica has.
+/// Node names that no replica has.
 #[derive(Default)]
 struct UnmatchedNames {
     shown: Vec<String>,
-    /// Those that were warned of.
+    /// The names that a warning has shown.
     warned: HashSet<String>,
     warnings: usize,
 }
@@ -137,15 +137,15 @@ struct CachedPlacement {
     located_file: Arc<LocatedFile>,
 }
 
-/// A file's placement together with what its provider is asked about it.
+/// A file's placement, and the query about it.
 pub struct LocatedFile {
     query: Query,
-    /// What is known.
+    /// The known placement.
     pub placement: FilePlacement,
 }
 
 impl Locator {
-    /// A locator whose questions run on `runtime`.
+    /// A locator whose queries run on `runtime`.
     pub fn new(
         source: PlacementSource,
         policy: LocatorPolicy,
@@ -169,7 +169,7 @@ impl Locator {
         }
     }
 
-    /// The placement of the file at `path`; `None` where no provider knows it.
+    /// The placement of the file at `path`; `None` if the volume has no source of placement.
     pub fn locate_file(&self, path: &Path, version: FileVersion) -> Option<Arc<LocatedFile>> {
         let learned = match &self.source {
             PlacementSource::None => return None,
@@ -198,20 +198,20 @@ impl Locator {
         Some(file)
     }
 
-    /// A file is opened: asks at once where it costs nothing, so that its first
-    /// read knows already.
+    /// Must be called when a file is opened. Asks at once if that costs nothing, so that the
+    /// first read already knows the placement.
     pub fn file_opened(self: &Arc<Self>, file: &Arc<LocatedFile>, now: Instant) {
         if self.policy.min_file_size == 0 {
             self.query_if_due(file, 0, now);
         }
     }
 
-    /// What `path` is pinned to.
+    /// The rule that pins `path`.
     pub fn pin(&self, path: &Path) -> Option<Pin> {
         self.topology.affinities.find(path)
     }
 
-    /// The rules of what is pinned.
+    /// The rules that pin subtrees.
     pub fn affinities(&self) -> &AffinityRules {
         &self.topology.affinities
     }
@@ -220,7 +220,7 @@ impl Locator {
         matches!(&self.source, PlacementSource::Provider(provider) if provider.is_piecewise())
     }
 
-    /// The provider's own name.
+    /// The provider's name, "learned" for timing, or "none".
     pub fn provider_name(&self) -> &'static str {
         match &self.source {
             PlacementSource::None => "none",
@@ -229,7 +229,7 @@ impl Locator {
         }
     }
 
-    /// A reader is about to read at `offset`: asks where that is, if it is due.
+    /// Must be called before a read at `offset`. Asks for its placement, if that is due.
     pub fn query_if_due(self: &Arc<Self>, file: &Arc<LocatedFile>, offset: u64, now: Instant) {
         let PlacementSource::Provider(provider) = &self.source else { return };
         if file.query.size < self.policy.min_file_size {
@@ -260,18 +260,18 @@ impl Locator {
         provider: &dyn Provider,
         query: &Query,
     ) -> Result<ChunkMap, PlacementError> {
-        // Providers keep their time limit; this one is for those that hang all
-        // the same.
+        // Providers keep their own time limit; this one is for a provider that hangs
+        // nevertheless.
         let limit = self.policy.timeout + self.policy.timeout / 4;
         let answer = tokio::time::timeout(limit, provider.locate(query)).await;
         answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
     }
 
-    /// Asks now, whatever is known, about the bytes in `range` of a file that
-    /// need not be open; for `fanfs explain`.
+    /// Asks the provider now, even if the placement is known, about the bytes in `range` of a
+    /// file that need not be open; for `fanfs explain`.
     ///
     /// # Errors
-    /// The provider's; `None` where there is none to ask.
+    /// The provider's error. Without a provider the result is `None`.
     pub async fn query_now(
         &self,
         path: &Path,
@@ -294,7 +294,7 @@ impl Locator {
         self.topology.names.find(node)
     }
 
-    /// A segment came; see [`FilePlacement::record_delivery`].
+    /// Records a segment; see [`FilePlacement::record_delivery`].
     pub fn record_delivery(
         self: &Arc<Self>,
         file: &Arc<LocatedFile>,
@@ -314,7 +314,7 @@ impl Locator {
     fn map_to_replicas(&self, chunks: &ChunkMap) -> LocalityMap {
         let sets: Vec<ReplicaSet> =
             chunks.nodes().iter().map(|node| self.topology.names.find(node)).collect();
-        // One without nodes, of a file that is not known, says nothing of them.
+        // An answer without nodes, for an unknown file, shows nothing about names.
         if !sets.is_empty() {
             let nodes = chunks.nodes().iter().zip(&sets);
             let nameless = nodes.filter(|(_, set)| set.is_empty());
@@ -323,7 +323,7 @@ impl Locator {
         chunks.to_locality_map(|node| sets[node])
     }
 
-    /// Takes note of the nodes in an answer that no replica is on.
+    /// Records the nodes in an answer that no replica is on.
     fn record_unmatched(&self, names: Vec<&str>) {
         let mut unmatched = self.unmatched_names.lock();
         unmatched.shown =
@@ -359,7 +359,7 @@ impl Locator {
         }
     }
 
-    /// What `fanfs status` shows.
+    /// The state of placement, for `fanfs status`.
     pub fn status(&self) -> PlacementStatus {
         PlacementStatus {
             provider: self.provider_name().to_owned(),
@@ -374,8 +374,8 @@ impl Locator {
     }
 }
 
-/// A question under way; one that is dropped, because the runtime ends or the
-/// provider panics, has failed.
+/// A query in flight or waiting. Dropping it ends the query; after a panic of the provider the
+/// query counts as failed.
 struct QueryGuard<'a> {
     locator: &'a Locator,
     file: &'a LocatedFile,
@@ -409,7 +409,7 @@ impl Drop for QueryGuard<'_> {
             let bug = "the provider broke off; that is a bug in fanfs";
             self.locator.record_failure(bug, bug.to_owned());
         }
-        // Nothing where it has been answered: then a time is set.
+        // This has no effect after an answer, which has set a time.
         self.file
             .placement
             .query_done(self.offset, Instant::now() + self.locator.policy.retry_after);

@@ -1,6 +1,6 @@
-//! Lustre, by `lfs getstripe`.
+//! Lustre: the output of `lfs getstripe`.
 //!
-//! It prints a plain layout as keys and a table of the objects,
+//! The tool prints a plain layout as keys and a table of the objects,
 //!
 //! ```text
 //! /mnt/lustre/file
@@ -13,19 +13,17 @@
 //! ```
 //!
 //! and a composite one as `lcme_id` and an extent for each component, with
-//! `- 0: { l_ost_idx: 10, l_fid: [...] }` for each object. Described in
-//! "Managing File Layout" of the Lustre Operations Manual; the composite form
-//! is that of `liblustreapi.c` and of output which users have published. Not
-//! tried against a live cluster. (`-y` prints YAML, and not with every release.)
+//! `- 0: { l_ost_idx: 10, l_fid: [...] }` for each object. The forms are described in "Managing
+//! File Layout" of the Lustre Operations Manual. The composite form is that of `liblustreapi.c`
+//! and of output that users have published. It was not tried against a live cluster. (`-y`
+//! prints YAML, but not in every release.)
 //!
-//! OST 10 is the node `OST000a`, as `lfs osts` names it. In every component
-//! stripes are counted from the file's offset 0, not from the extent's start.
-//! A component without objects has no data on any OST and is a gap: one not
-//! yet written, one on the MDT.
+//! OST 10 is the node `OST000a`, as `lfs osts` names it. In every component stripes are counted
+//! from the file's offset 0, not from the extent's start. A component without objects has no
+//! data on any OST and is a gap: it is not yet written, or on the MDT.
 //!
-//! Of a mirrored file (FLR) stale components and parity are left out; those
-//! with equal extents and stripe sizes are united, and of others the first is
-//! taken.
+//! Of a mirrored file (FLR), stale components and parity are left out. Overlapping components
+//! with equal extents and stripe sizes are merged; of others the first one counts.
 //!
 //! Not handled: patterns other than raid0; directories; a name with a line
 //! feed in it.
@@ -40,16 +38,16 @@ use super::tool::{
 use super::{LocateFuture, Provider, Query, Result};
 use crate::volume::ByteRange;
 
-/// The command unless another is configured.
+/// The default command.
 pub const COMMAND: &[&str] = &["lfs", "getstripe", "{path}"];
 
-/// Cells that uniting mirrors may lead to: the OSTs that Lustre stripes over.
+/// The most cells that merging mirrors may produce: the OSTs that Lustre stripes over.
 const MAX_MERGED_CELLS: usize = 2000;
 
-/// Mirrors that are united: as many as Lustre has.
+/// The most mirrors that are merged: as many as Lustre has.
 const MAX_MERGED_MIRRORS: usize = 16;
 
-/// Components, which are compared with each other.
+/// The most components; they are compared with each other.
 const MAX_COMPONENTS: usize = 1024;
 
 /// Asks Lustre's own tool.
@@ -81,15 +79,15 @@ struct Component<'a> {
     start: Option<u64>,
     end: Option<u64>,
     mirror: u64,
-    /// It is not to be read from: stale, or parity.
+    /// Not to be read from: stale, or parity.
     is_skipped: bool,
-    /// Not yet numbers: -1 where there are no objects yet.
+    /// The text, not yet a number: -1 if there are no objects yet.
     stripe_count: Option<&'a str>,
     stripe_size: Option<&'a str>,
     osts: Vec<u64>,
 }
 
-/// A component that can be.
+/// A valid component.
 struct CheckedComponent {
     line: usize,
     range: ByteRange,
@@ -101,7 +99,7 @@ struct CheckedComponent {
 /// Where the chunks of a file of `size` bytes are.
 ///
 /// # Errors
-/// Where `output` is not the layout of one file.
+/// If `output` is not the layout of one file.
 pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
     let components = parse_components(output)?;
     let mut stripes: Vec<CheckedComponent> = Vec::new();
@@ -130,7 +128,7 @@ fn parse_components(output: &str) -> Result<Vec<Component<'_>>> {
     Ok(layout.components)
 }
 
-/// The layout as far as it has been read.
+/// The part of the layout that has been read.
 #[derive(Default)]
 struct LayoutParser<'a> {
     components: Vec<Component<'a>>,
@@ -142,7 +140,7 @@ struct LayoutParser<'a> {
 
 impl<'a> LayoutParser<'a> {
     fn read_line(&mut self, line: usize, text: &'a str) -> Result<()> {
-        // The file's name, which may look like anything.
+        // The file's name, which may contain anything.
         if text.is_empty() || (line == 1 && text.starts_with('/')) {
             return Ok(());
         }
@@ -151,7 +149,7 @@ impl<'a> LayoutParser<'a> {
             let index = parse_number(line, text.split_whitespace().next(), "an OST's index")?;
             return add_object(line, self.components.last_mut(), index);
         }
-        // `-v` makes an item of each component, and lists how parity is grouped.
+        // With `-v` each component is an item, and the parity groups are listed.
         match text.strip_prefix("- ").map(str::trim_start) {
             Some(item) if item.starts_with("lcme_id:") => self.read_key(line, item),
             Some(item) if item.contains("ec_data_count:") => Ok(()),
@@ -289,7 +287,7 @@ fn add_object(line: usize, component: Option<&mut Component<'_>>, index: u64) ->
     Ok(())
 }
 
-/// A component's stripe; `None` where it has no objects or is not read.
+/// A component's stripe; `None` if it has no objects or is not to be read from.
 fn check_component(component: &Component<'_>) -> Result<Option<CheckedComponent>> {
     let line = component.line;
     let Some((start, end)) = component.start.zip(component.end) else {
@@ -302,7 +300,7 @@ fn check_component(component: &Component<'_>) -> Result<Option<CheckedComponent>
         return Ok(None);
     }
     if component.osts.is_empty() {
-        // Cut off, or nothing there: then there is at least a stripe size.
+        // Without a stripe size the output is cut off; with one the component is empty.
         return match component.stripe_size {
             Some(_) => Ok(None),
             None => expected_error(line, "a component with `lmm_stripe_size`"),
@@ -321,7 +319,8 @@ fn check_component(component: &Component<'_>) -> Result<Option<CheckedComponent>
     Ok(Some(CheckedComponent { line, range, mirror: component.mirror, stripe_size: unit, cells }))
 }
 
-/// Adds `stripe` where it says something new.
+/// Adds `stripe`. If it overlaps a stripe of another mirror, it is merged into an equal one,
+/// and otherwise ignored.
 fn merge_component(stripes: &mut Vec<CheckedComponent>, stripe: CheckedComponent) -> Result<()> {
     let meets = |other: &&mut CheckedComponent| !other.range.intersect(stripe.range).is_empty();
     let Some(first) = stripes.iter_mut().find(meets) else {
@@ -440,7 +439,7 @@ mod tests {
     fn what_is_cut_off_is_refused() {
         let end = PLAIN.find("\t     3").unwrap();
         for end in 0..=end {
-            // Without its table a file has no objects, as one that was released.
+            // Without its table a file has no objects, like a released file.
             let result = parse(&PLAIN[..end], M);
             assert!(result.is_err() || result.unwrap().is_empty(), "{end}");
         }

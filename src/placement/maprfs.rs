@@ -1,7 +1,7 @@
-//! MapR-FS, by `hadoop mfs -ls`.
+//! MapR-FS: the output of `hadoop mfs -ls`.
 //!
-//! For a file it prints a line like that of `ls`, and below it a line for the
-//! file itself and one for each chunk:
+//! For a file the tool prints a line like that of `ls`. Below it are a line for the file itself
+//! and one for each chunk:
 //!
 //! ```text
 //! -rwxr-xr-x Z E N   3 mapr mapr  600000000 2013-10-02 16:30  268435456 /user/x/file
@@ -9,20 +9,20 @@
 //!                0 2050.36.131536  node2:5660 node3:5660 node1:5660
 //! ```
 //!
-//! The first has the size before the date and the chunk size after the time. In
-//! the others stand `p` or the chunk's number, a FID, and the nodes with the
-//! head of the replication chain first. How many flags follow the permissions
-//! depends on the release: the date is what is looked for. Described in "hadoop
-//! mfs" of the MapR (HPE Ezmeral Data Fabric) reference, without an example; the
-//! form is that of listings and of a script that reads them which users have
-//! published. Not tried against a live cluster.
+//! The first line has the size before the date and the chunk size after the time. The others
+//! have `p` or the chunk's number, a FID, and the nodes, the head of the replication chain
+//! first. The number of flags after the permissions depends on the release, so the parser looks
+//! for the date. The command is described in "hadoop mfs" of the MapR (HPE Ezmeral Data Fabric)
+//! reference, without an example. The form is that of listings, and of a script that reads
+//! them, which users have published. It was not tried against a live cluster.
 //!
-//! `p` is the primary FID, which is also where a small file's bytes are. It
-//! counts for chunk 0 where no chunk 0 is listed.
+//! `p` is the primary FID, which also holds a small file's bytes. It counts as chunk 0 if no
+//! chunk 0 is listed.
 //!
-//! Not handled: a name with a line feed in it; files that have been offloaded
-//! to a tier, which list what is left; the first 64 KiB of a large file, which
-//! are where `p` is and not where chunk 0 is.
+//! Not handled:
+//! - a name with a line feed in it,
+//! - files that were offloaded to a tier, whose listing shows only the remaining chunks,
+//! - the first 64 KiB of a large file, which are on the nodes of `p` and not of chunk 0.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use super::tool::{ToolRunner, expected_error, last_line, numbered_lines, parse_n
 use super::{LocateFuture, Provider, Query, Result};
 use crate::volume::ByteRange;
 
-/// The command unless another is configured.
+/// The default command.
 pub const COMMAND: &[&str] = &["hadoop", "mfs", "-ls", "{path}"];
 
 /// Asks MapR's own tool.
@@ -56,10 +56,10 @@ impl Provider for MaprFs {
     }
 }
 
-/// The chunks of a file of `size` bytes in the listing of it.
+/// The chunks of a file of `size` bytes, from its listing.
 ///
 /// # Errors
-/// Where `output` is not the listing of one file.
+/// If `output` is not the listing of one file.
 pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
     let mut chunk_size = None;
     let mut primary: Option<Vec<&str>> = None;
@@ -68,7 +68,7 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
         let mut words = text.split_whitespace();
         let Some(first) = words.next() else { continue };
         if chunk_size.is_none() {
-            // Anything may come before: a count of items, a logger's complaint.
+            // Other lines may come before: a count of items, a logger's message.
             if is_mode(first) {
                 chunk_size = Some(parse_chunk_size(line, text)?);
             }
@@ -117,7 +117,7 @@ fn build_chunk_map(chunks: &[ListedChunk<'_>], chunk_size: u64, size: u64) -> Re
     let file = ByteRange::new(0, size);
     let mut builder = ChunkMapBuilder::new();
     for ListedChunk { line, index, nodes } in chunks {
-        // A chunk size of 0 stands for one chunk, however large.
+        // A chunk size of 0 means one chunk, however large.
         let range = match (chunk_size, *index) {
             (0, 0) => file,
             (0, _) => return expected_error(*line, "chunk 0 alone, as the chunk size is 0"),
@@ -133,8 +133,8 @@ fn build_chunk_map(chunks: &[ListedChunk<'_>], chunk_size: u64, size: u64) -> Re
     Ok(builder.finish())
 }
 
-/// Whether `word` is a type and permissions. The type is a letter or `-`, and
-/// there may be a mark for an ACL behind.
+/// Whether `word` is a type and permissions. The type is a letter or `-`, and a mark for an ACL
+/// may follow.
 fn is_mode(word: &str) -> bool {
     let mode = word.as_bytes();
     mode.len() >= 10

@@ -1,20 +1,20 @@
-//! Which replicas a node's name means.
+//! The replicas that a node's name refers to.
 //!
-//! Providers call nodes by host name, by address or by `host:port`, in upper or
-//! lower case, with or without a domain. A replica answers to its `node`, its
-//! `aliases`, and the server that it is mounted from. A name without a domain
-//! matches one with it, as long as it means one node only.
+//! Providers name nodes by host name, by address or by `host:port`, in upper or lower case,
+//! with or without a domain. A replica's node has the names in `node` and `aliases`, and that
+//! of the server that the replica is mounted from. A name without a domain matches one with a
+//! domain, if it refers to only one node.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// The names that replicas answer to.
+/// The names of the replicas' nodes.
 #[derive(Clone, Debug, Default)]
 pub struct NodeNames {
     by_full_name: HashMap<String, ReplicaSet>,
-    /// By the part before the first dot; `None` where two nodes share it.
+    /// By the part before the first dot; `None` if two nodes share it.
     by_short_name: HashMap<String, Option<(String, ReplicaSet)>>,
     display_names: Vec<String>,
 }
@@ -25,7 +25,7 @@ impl NodeNames {
         Self::default()
     }
 
-    /// Replica `id` answers to `name`.
+    /// Records that replica `id` is on the node `name`.
     pub fn add(&mut self, id: ReplicaId, name: &str) {
         if !self.display_names.iter().any(|known| known == name) {
             self.display_names.push(name.to_owned());
@@ -61,7 +61,7 @@ impl NodeNames {
         }
     }
 
-    /// All names, for people.
+    /// All names as they were added, for display.
     pub fn display_names(&self) -> &[String] {
         &self.display_names
     }

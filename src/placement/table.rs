@@ -1,6 +1,6 @@
-//! A file that says where chunks are: globs, ranges and nodes.
+//! A placement table in a file: globs, ranges and nodes.
 //!
-//! TOML, where a range may be a stripe whose units go to the cells in turn:
+//! TOML, where a range may be a stripe whose units take turns over the cells:
 //!
 //! ```toml
 //! [[file]]
@@ -19,12 +19,12 @@
 //! CSV, a chunk a line: `path,start,end,nodes`, the nodes separated by blanks,
 //! an empty end for the end of the file.
 //!
-//! The first glob that matches a path counts; a path that none matches is not
-//! known. The table is read again when its file has changed; while the new one
-//! is unusable nothing is answered, and what was answered before counts.
+//! The first glob that matches a path counts; a path that no glob matches is unknown. The table
+//! is read again when its file has changed. While the new table is unusable, queries fail and
+//! earlier answers stay in use.
 //!
-//! The file is looked at on a thread that may block, one at a time: on a dead
-//! mount that is one thread lost, and those who ask are cut off by the locator.
+//! The file is read on a thread that may block, by one query at a time. A table on a dead mount
+//! costs that one thread, and the locator gives up on the queries.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -40,20 +40,20 @@ use crate::config::Escaped;
 use crate::config::units::{Size, UnitError};
 use crate::volume::ByteRange;
 
-/// The longest table read: a line for each of a million chunks.
+/// The longest table that is read: a line for each of a million chunks.
 const MAX_TABLE_BYTES: u64 = 128 << 20;
 
-/// The provider.
+/// Answers from a table.
 pub struct TableProvider(Arc<Mutex<LoadedTable>>);
 
-/// What was read, and where.
+/// A table, and the file that it was read from.
 struct LoadedTable {
     file: PathBuf,
     stamp: FileStamp,
     entries: Arc<TableEntries>,
 }
 
-/// What changes when a file is written.
+/// The attributes that change when a file is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     modified: SystemTime,
@@ -64,7 +64,7 @@ impl TableProvider {
     /// Reads the table.
     ///
     /// # Errors
-    /// Where the file cannot be read or is no table.
+    /// If the file cannot be read or is not a valid table.
     pub fn open(file: &Path) -> Result<Self> {
         let table = LoadedTable::read(file)?;
         Ok(Self(Arc::new(Mutex::new(table))))
@@ -116,7 +116,7 @@ impl Provider for TableProvider {
             });
             match looking.await {
                 Ok(answer) => answer,
-                // A bug here, and the locator says so.
+                // A bug in this module, which the locator reports.
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 Err(_) => Err(PlacementError::InvalidAnswer("fanfs is ending".to_owned())),
             }
@@ -129,7 +129,7 @@ impl Provider for TableProvider {
 #[error("{}", Escaped(&.0.to_string()))]
 pub struct TableError(#[from] TableProblem);
 
-/// What is wrong with a table.
+/// A fault in a table.
 #[derive(Debug, thiserror::Error)]
 enum TableProblem {
     #[error("line {line}: {what}")]
@@ -155,8 +155,7 @@ enum TableProblem {
 pub struct TableEntries(Vec<TableEntry>);
 
 impl TableEntries {
-    /// What they say of a file of `size` bytes; `path` is relative to the
-    /// volume's root.
+    /// The chunks of a file of `size` bytes; `path` is relative to the volume's root.
     ///
     /// # Errors
     /// As [`ChunkMapBuilder::add_striped`].
@@ -196,8 +195,8 @@ impl TableEntry {
         if !path.starts_with('/') {
             return Err(TableProblem::RelativePath(path.to_owned()));
         }
-        // A set of one: it needs no regex for a plain path, and where it needs
-        // one that is too large it says so; the matcher alone panics.
+        // A set of one glob needs no regex for a plain path. It reports a regex that is too
+        // large, where a single matcher panics.
         let glob = GlobBuilder::new(path).literal_separator(true).build();
         let glob = glob.and_then(|glob| GlobSet::new([glob]));
         let glob = glob.map_err(|error| TableProblem::NotAGlob {
@@ -251,7 +250,7 @@ fn read_error(file: &Path, error: &std::io::Error) -> PlacementError {
 /// Reads a table in TOML.
 ///
 /// # Errors
-/// Says what is wrong, on one line.
+/// [`TableError`], on one line.
 pub fn parse_toml(text: &str) -> std::result::Result<TableEntries, TableError> {
     Ok(parse_toml_entries(text)?)
 }
@@ -283,7 +282,7 @@ fn parse_toml_entries(text: &str) -> std::result::Result<TableEntries, TableProb
 /// Reads a table in CSV.
 ///
 /// # Errors
-/// Says what is wrong, on one line.
+/// [`TableError`], on one line.
 pub fn parse_csv(text: &str) -> std::result::Result<TableEntries, TableError> {
     Ok(parse_csv_entries(text)?)
 }
@@ -409,7 +408,7 @@ cells = [[\"n2\"], [\"n3\"]]
         let pipe = room.path().join("pipe");
         std::fs::write(&file, CSV).unwrap();
         let table = Arc::new(TableProvider::open(&file).unwrap());
-        // Opening a pipe without a writer takes for ever, as a dead mount does.
+        // Opening a pipe without a writer blocks forever, like a file on a dead mount.
         use rustix::fs::{CWD, FileType, Mode, mknodat};
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
         std::fs::rename(&pipe, &file).unwrap();
@@ -437,7 +436,7 @@ cells = [[\"n2\"], [\"n3\"]]
             send.send(()).unwrap();
         });
         receive.recv_timeout(std::time::Duration::from_secs(60)).expect("the runtime hangs");
-        // The hung thread goes on, and the next question is answered.
+        // The hung thread continues, and the next query is answered.
         std::fs::write(&pipe, CSV).unwrap();
         drop(std::fs::OpenOptions::new().read(true).write(true).open(&file).unwrap());
         std::fs::rename(&pipe, &file).unwrap();

@@ -1,8 +1,7 @@
-//! What the providers that read a tool's text have in common: running the tool
-//! for a file, numbers out of lines, stripes that are counted from offset 0.
+//! Helpers for the providers that parse a tool's text: running the tool for a file, parsing
+//! numbers, and adding stripes that are counted from offset 0.
 //!
-//! *Invariant:* no error made here quotes the output, which has the names of
-//! files in it.
+//! *Invariant:* no error made here quotes the output, because it contains file names.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::command::{CommandTemplate, TemplateValues, path_below};
 use super::{PlacementError, Query, Result};
 use crate::volume::ByteRange;
 
-/// A tool, and where in its name space the files are.
+/// A tool, and the volume's root in the tool's namespace.
 #[derive(Clone, Debug)]
 pub(super) struct ToolRunner {
     template: CommandTemplate,
@@ -29,12 +28,12 @@ impl ToolRunner {
         self.timeout
     }
 
-    /// What the tool prints about the file asked about.
+    /// The tool's output for the file in `query`.
     pub(super) async fn query(&self, query: &Query) -> Result<String> {
         self.query_object(query, "", "").await
     }
 
-    /// The same about one of its objects.
+    /// The same for one of the file's objects.
     pub(super) async fn query_object(
         &self,
         query: &Query,
@@ -57,12 +56,12 @@ impl ToolRunner {
     }
 }
 
-/// What line `line` should have been.
+/// The error for line `line`, where the parser expected `what`.
 pub(super) fn expected_error<T>(line: usize, what: &str) -> Result<T> {
     Err(PlacementError::unexpected_line(line, format!("expected {what}")))
 }
 
-/// The decimal number that `text` is.
+/// Parses a decimal number.
 pub(super) fn parse_number(line: usize, text: Option<&str>, what: &str) -> Result<u64> {
     let digits = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits.and_then(|digits| digits.parse().ok()) {
@@ -76,13 +75,13 @@ pub(super) fn numbered_lines(output: &str) -> impl Iterator<Item = (usize, &str)
     output.lines().enumerate().map(|(at, line)| (at + 1, line))
 }
 
-/// How many lines there are, for what is missing at the end.
+/// The last line's number, for errors about a missing end.
 pub(super) fn last_line(output: &str) -> usize {
     output.lines().count().max(1)
 }
 
-/// Adds the part `range` of a stripe that began at offset 0: unit k of the
-/// whole file is held by cell k modulo their number, wherever `range` starts.
+/// Adds the part `range` of a stripe that began at offset 0. Unit k of the whole file is held
+/// by cell k modulo the number of cells, wherever `range` starts.
 pub(super) fn add_stripe(
     builder: &mut ChunkMapBuilder,
     range: ByteRange,
@@ -116,7 +115,7 @@ pub(super) fn add_stripe(
 
 #[cfg(test)]
 pub(super) mod fuzz {
-    //! Output as no tool prints it.
+    //! Malformed output.
 
     use proptest::prelude::*;
 
@@ -163,7 +162,7 @@ pub(super) mod fuzz {
                     + &chars[at..].iter().collect::<String>()
             }
             2 => {
-                // One number, whole, becomes something else.
+                // Replaces one whole number.
                 let digit = |c: &char| c.is_ascii_digit();
                 let start = at + chars[at..].iter().position(digit).unwrap_or(0);
                 let len = chars[start..].iter().take_while(|c| digit(c)).count();
@@ -195,7 +194,7 @@ pub(super) mod fuzz {
             .collect()
     }
 
-    /// Whether a map is one of a file of `size` bytes.
+    /// Whether a map is valid for a file of `size` bytes.
     pub(crate) fn is_sound(map: &ChunkMap, size: u64) -> bool {
         let mut at = 0;
         map.regions().iter().all(|region| {

@@ -1,16 +1,16 @@
-//! How many handles are reading ahead just now: they share the budget.
+//! Counts the handles that are reading ahead; they share the budget.
 //!
-//! Handles that are open and idle are not counted, so that a thousand open files
-//! do not cost the one that is read its window. Who reads is counted once in
-//! each [`COUNT_PERIOD`]; the crowd is as large as in this period or the last one.
+//! Idle open handles do not count, so a thousand open files do not shrink the window of the one
+//! file that is being read. A reading handle is counted once in each [`COUNT_PERIOD`]. The result
+//! is the larger count of the present period and the last one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A handle that has not read for two of these has no part in the budget. Longer
-/// than a reader waits for his data on a busy volume: 256 MiB at 300 MiB/s.
+/// A handle that has not read for two periods has no share of the budget. A period is longer than a
+/// reader waits for its data on a busy volume: 256 MiB at 300 MiB/s take 0.85 s.
 const COUNT_PERIOD: Duration = Duration::from_secs(1);
 
 /// The handles that read ahead.
@@ -28,7 +28,7 @@ struct PeriodCounts {
     previous: usize,
 }
 
-/// When a handle was counted last.
+/// The last period in which a handle was counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastCounted(u64);
 
@@ -37,15 +37,15 @@ impl ActiveReaders {
         Self { start, counts: Mutex::default(), count: AtomicUsize::new(0) }
     }
 
-    /// How many there are; 1 at least.
+    /// The number of readers, at least 1.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed).max(1)
     }
 
-    /// A handle, last counted at `seen`, reads.
+    /// Counts a handle that reads; it was last counted in `seen`.
     pub(super) fn count_reader(&self, seen: &mut LastCounted, now: Instant) {
         let since = now.saturating_duration_since(self.start);
-        // From 1, so that no handle was counted in the first one already.
+        // Periods start at 1, so that a new handle (0) is not yet counted in the first one.
         let period = since.as_secs() / COUNT_PERIOD.as_secs() + 1;
         if seen.0 >= period {
             return;
@@ -61,12 +61,12 @@ impl ActiveReaders {
         self.count.store(counts.current.max(counts.previous), Ordering::Relaxed);
     }
 
-    /// A handle, last counted at `seen`, is closed.
+    /// Removes a closed handle, last counted in `seen`.
     pub(super) fn remove_reader(&self, seen: LastCounted) {
         let mut counts = self.counts.lock();
         if seen.0 == counts.period && seen.0 > 0 {
             counts.current -= 1;
-            // It may have been counted in the last period too.
+            // It may have been counted in the previous period too.
             counts.previous = counts.previous.saturating_sub(1);
         } else if seen.0 + 1 == counts.period {
             counts.previous = counts.previous.saturating_sub(1);
@@ -92,7 +92,7 @@ mod tests {
         let (crowd, mut seen, start) = crowd(20);
         seen.iter_mut().for_each(|seen| crowd.count_reader(seen, start + COUNT_PERIOD / 2));
         assert_eq!(crowd.count(), 20);
-        // The first one of a new period does not make the others forgotten.
+        // The first reader of a new period does not erase the others.
         crowd.count_reader(&mut seen[0], start + COUNT_PERIOD);
         assert_eq!(crowd.count(), 20);
     }

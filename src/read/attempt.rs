@@ -1,4 +1,4 @@
-//! One segment read from one replica: sent, carried out, and what follows.
+//! Attempts to read one segment from one replica: dispatch, the read itself, and its consequences.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::scheduler::{AttemptId, AttemptOutcome, Dispatch, FinishedAttempt};
 use crate::telemetry::counters::increment;
 use crate::volume::{ByteRange, ReplicaId};
 
-/// How long a thread may go on with small reads while others wait in the pool's queue.
+/// How long a thread may continue with small reads while others wait in the pool's queue.
 const MAX_BATCH_TIME: Duration = Duration::from_millis(100);
 
-/// A segment up to this size is read by the thread at hand, if it may: 128 KiB
-/// take a quick replica less than handing them over to another thread.
+/// The current thread may read segments up to this size itself: reading 128 KiB from a quick
+/// replica takes less time than handing the read to another thread.
 pub(super) const MAX_INLINE_BYTES: u64 = 128 * 1024;
 
-/// Hands an attempt to its replica's pool.
+/// Submits an attempt to its replica's pool.
 pub(super) fn submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>) {
     let Dispatch { attempt, item: fetch, replica, .. } = dispatch;
     fetch.start_attempt(replica);
@@ -51,8 +51,8 @@ pub(super) fn submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>
     }
 }
 
-/// Carries an attempt out on the calling thread, if its replica lets it in, and
-/// hands it to the replica's pool if not.
+/// Runs an attempt on the calling thread if its replica grants a permit. Otherwise submits it to
+/// the replica's pool.
 pub(super) fn run_inline_or_submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>) {
     let host = Arc::clone(&reader.replicas[dispatch.replica]);
     let Some(leave) = host.try_inline_permit(&dispatch.item.file.path_key()) else {
@@ -67,8 +67,8 @@ pub(super) fn run_inline_or_submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<
 
 type AttemptResult = Result<SegmentData, (BackendError, Option<Reservation>)>;
 
-/// Runs on the replica's pool, or as its guest. Goes on with what is to be sent
-/// there next as long as that is small: another thread would have to be woken.
+/// Runs on the replica's pool or inline. Continues with the next attempt at this replica while that
+/// is small: waking another thread would cost more.
 fn run_attempts(
     reader: &Arc<Reader>,
     fetch: &Arc<SegmentFetch>,
@@ -90,8 +90,8 @@ fn run_attempts(
     }
 }
 
-/// Whatever happens, the attempt ends: its place at the replica would be taken
-/// for ever.
+/// Catches panics so that the attempt always ends; otherwise its place at the replica would be
+/// lost.
 fn read_catching_panics(
     reader: &Reader,
     fetch: &SegmentFetch,
@@ -111,7 +111,7 @@ fn read_segment(
     replica: ReplicaId,
     backend: &dyn Backend,
 ) -> AttemptResult {
-    // Where another attempt has delivered meanwhile, there is none.
+    // No claim is left if another attempt has delivered since.
     let Some(claim) = fetch.take_attempt_claim(replica) else {
         return Err((BackendError::QueueFull, None));
     };
@@ -124,7 +124,7 @@ fn read_segment(
         Err(error) => return Err((error, Some(claim))),
     };
     let (claim, file) = match read_opened(reader, fetch, &*file, shared, claim) {
-        // Its server was restarted, or fails over: the same file may be there still.
+        // The server has restarted or failed over, and may still have the same file.
         Err((BackendError::Os(Errno::STALE), Some(claim))) => {
             fetch.file.drop_stale(replica, &file);
             match fetch.file.open_on(replica, backend) {
@@ -141,7 +141,7 @@ fn read_segment(
     ban_if_truncated(fetch, replica, read)
 }
 
-/// A replica whose file ended early, or is gone, is not at the version.
+/// Bans a replica whose file ended early or is gone: it does not have this version.
 fn ban_if_truncated(
     fetch: &SegmentFetch,
     replica: ReplicaId,
@@ -178,7 +178,7 @@ fn read_opened(
             report_progress();
         }
         match file.read_at(fetch.range.start + filled as u64, &mut buffer[filled..]) {
-            // The version says that there is more.
+            // The version promises more.
             Ok(0) => return Err((BackendError::Truncated, Some(buffer.into_claim()))),
             Ok(n) => filled += n,
             Err(error) => return Err((error, Some(buffer.into_claim()))),
@@ -187,7 +187,7 @@ fn read_opened(
     Ok(SegmentData::from_buffer(buffer))
 }
 
-/// Has the pages of `range` put into `pipe`; false where that is not possible.
+/// Moves the pages of `range` into `pipe`; false if that is not possible.
 fn splice_range(
     range: ByteRange,
     file: &dyn BackendFile,
@@ -201,10 +201,10 @@ fn splice_range(
         let at = range.start + pipe.buffered() as u64;
         match file.splice_at(at, pipe.write_end(), len - pipe.buffered()) {
             None => return Ok(false),
-            // The version says that there is more.
+            // The version promises more.
             Some(Ok(0)) => return Err(BackendError::Truncated),
             Some(Ok(n)) => pipe.add_buffered(n),
-            // No room: some pages are not as full as they could be.
+            // The pipe has no room: some pages are only partly filled.
             Some(Err(BackendError::Os(Errno::AGAIN))) => return Ok(false),
             Some(Err(error)) => return Err(error),
         }
@@ -212,8 +212,8 @@ fn splice_range(
     Ok(true)
 }
 
-/// An attempt has ended: makes room for the next, then sees to those who wait.
-/// Returns what the calling thread is to read from the same replica now.
+/// Ends an attempt: makes room for the next one, then serves the requests that wait for it. Returns
+/// the next attempt for the calling thread at the same replica.
 fn finish_attempt(
     reader: &Arc<Reader>,
     fetch: &Arc<SegmentFetch>,
@@ -245,8 +245,8 @@ fn finish_attempt(
     next
 }
 
-/// What a failure says of the replica. What it has open of the file is looked at anew where
-/// the replica or the file may be at fault.
+/// How a failure counts for the replica. If the replica or the file may be at fault, its open file
+/// must be verified again before the next read.
 fn blame(
     fetch: &SegmentFetch,
     replica: ReplicaId,
@@ -266,13 +266,13 @@ fn blame(
     }
 }
 
-/// An attempt that the scheduler has ended.
+/// An attempt that has ended in the scheduler.
 struct EndedAttempt {
     replica: ReplicaId,
     at: Instant,
-    /// `None` where the scheduler did not know it.
+    /// `None` if the scheduler did not know the attempt.
     finished: Option<FinishedAttempt>,
-    /// What its replica delivers.
+    /// The steady rates of its replica.
     steady_rates: PerLocality<Option<f64>>,
 }
 
@@ -285,7 +285,7 @@ impl EndedAttempt {
         self.finished.is_some_and(|finished| finished.is_hedge)
     }
 
-    /// Tells whoever listens; `result` as [`Trace`] has it.
+    /// Sends the attempt to trace subscribers; `result` is as in [`Trace`].
     fn trace(
         &self,
         reader: &Reader,
@@ -304,7 +304,7 @@ impl EndedAttempt {
         reader.trace_attempt(&trace, self.at);
     }
 
-    /// It has delivered.
+    /// Handles a delivery.
     fn deliver(&self, reader: &Arc<Reader>, fetch: &Arc<SegmentFetch>, data: SegmentData) {
         let bytes = data.len() as u64;
         self.count_delivery(reader, fetch, bytes);
@@ -334,7 +334,7 @@ impl EndedAttempt {
         }
     }
 
-    /// Tells the locator how fast the segment came, where that was measured.
+    /// Reports the segment's service time to the locator, if it was measured.
     fn report_to_locator(&self, reader: &Reader, fetch: &SegmentFetch, bytes: u64) {
         let Some(service) = self.finished.and_then(|finished| finished.service_time) else {
             return;
@@ -350,8 +350,9 @@ impl EndedAttempt {
         reader.locator.record_delivery(at, delivery, self.at);
     }
 
-    /// Whether it was the first to bring the segment. The trace is written before any read
-    /// is answered: a segment's line comes before those of the reads that it serves.
+    /// Completes the fetch. Returns whether this attempt was the first to deliver it. The trace
+    /// line is written before any read is answered, so a segment's line precedes those of the reads
+    /// that it serves.
     fn complete_fetch(
         &self,
         reader: &Reader,
@@ -376,7 +377,7 @@ impl EndedAttempt {
                 }
                 true
             }
-            // Another attempt was first, or no request wants it any more.
+            // Another attempt was first, or no request wants the segment any more.
             Err(_data) => {
                 self.trace(reader, fetch, false, Ok(false));
                 reader.counters.bytes_wasted.fetch_add(bytes, Ordering::Relaxed);
@@ -385,7 +386,7 @@ impl EndedAttempt {
         }
     }
 
-    /// It has failed; `claim` is what had paid for its buffer.
+    /// Handles a failure; `claim` had paid for the attempt's buffer.
     fn fail(
         &self,
         reader: &Arc<Reader>,
@@ -415,8 +416,8 @@ fn handle_failure(
     error: BackendError,
     claim: Option<Reservation>,
 ) {
-    // Nobody joins it between its being given up and its being forgotten: he would be
-    // told an error of somebody else's attempts.
+    // The lock is held until the fetch is forgotten. A request that joined in between would get the
+    // error of attempts that were made before it.
     let next = {
         let known = fetch.segments();
         let known = known.as_ref().map(|known| known.lock());
@@ -436,7 +437,7 @@ fn handle_failure(
             {
                 let mut scheduler = reader.scheduler.lock();
                 let mut state = fetch.state.lock();
-                // The last who wanted it may have given up since.
+                // The last request that wanted it may have given up since.
                 if matches!(state.stage, FetchStage::Pending) && state.queue_key.is_none() {
                     let want =
                         fetch_queue::segment_request(fetch, candidates, false, state.holders);
@@ -458,7 +459,8 @@ fn handle_failure(
                 reader.scheduler.lock().cancel(want);
             }
             for request in waiters {
-                // Who looks what there is may find what all can read.
+                // This caller asks for the file's current version, which every replica may be able
+                // to serve.
                 let error = if refuted && request.fails_fast_on_stale {
                     BackendError::VersionMismatch
                 } else {

@@ -1,23 +1,22 @@
-//! Contents compared while they are read, in `copies` volumes.
+//! Compares file contents while they are read, in `copies` volumes.
 //!
-//! Copies of the same size and time need not have the same bytes. So some of what
-//! is delivered is looked at again, afterwards: a small block of a segment is read
-//! from the replica that delivered it and from the *deciding* one, the first in
-//! the configuration that serves the file. Which segments is told by a hash of the
-//! file's path and their offset, and of files of several segments it is the first
-//! one of each replica as well. A replica that has other bytes is kept off the
-//! file, at this version, for as long as that is remembered.
+//! Copies of the same size and time may still have different bytes. So a part of the delivered data
+//! is checked afterwards. fanfs reads a small block of a segment again, from the replica that
+//! delivered it and from the *deciding* one: the first in the configuration that serves the file. A
+//! hash of the file's path and the segment's offset selects the segments. For files of several
+//! segments, fanfs also checks the first segment that each replica delivers. A replica with
+//! different bytes is excluded from the file, at this version, until fanfs forgets the file.
 //!
-//! Before that the block is read from it once more, and its version asked for: a
-//! copy that is being replaced is not at fault. And a third replica is asked which
-//! of the two it agrees with, which is told and changes nothing (SEMANTICS.md says
-//! why).
+//! Before that, fanfs reads the block from both replicas once more and checks the versions: a copy
+//! that is just being replaced is not at fault. Then a third replica reads the block too. If it
+//! agrees with the excluded replica, fanfs logs and counts that and changes nothing else
+//! (SEMANTICS.md says why).
 //!
 //! *Invariants:*
-//! - A reader never waits for it: it begins when he has his answer, claims memory
-//!   as readahead does, and does without where there is none.
-//! - A few comparisons are under way at a time, whatever hangs.
-//! - The deciding replica is never kept off by it, so somebody is left to read.
+//! - A reader never waits for a comparison. It starts after the reader has its answer, claims
+//!   memory as readahead does, and is skipped if memory is short.
+//! - Only a few comparisons are in progress at a time, even if some hang.
+//! - The deciding replica is never excluded, so one replica is always left to read from.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,28 +35,28 @@ use crate::config::units::Share;
 use crate::telemetry::counters::increment;
 use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaSet, splitmix64};
 
-/// What is compared of a segment, bytes: enough to meet a damaged page of it or a
-/// file that was copied in part, a sixteenth of a default segment's cost.
+/// The bytes of a segment that are compared. They are enough to hit a damaged page or a partly
+/// copied file, at a sixteenth of the cost of a default segment.
 const BLOCK_BYTES: u64 = 64 * 1024;
 
-/// Comparisons under way at most. They wait behind reads on the replicas' own
-/// threads, and each holds one [`BLOCK_BYTES`] of memory.
+/// The most comparisons in progress. They queue behind reads on the replicas' own threads, and each
+/// holds one [`BLOCK_BYTES`] of memory.
 const MAX_COMPARISONS: usize = 4;
 
-/// Files that are remembered to differ.
+/// The number of files whose excluded replicas are remembered.
 const MAX_REMEMBERED_FILES: NonZeroUsize = NonZeroUsize::new(4096).expect("it is not zero");
 
-/// What is compared in a volume, and what was found.
+/// The comparisons of a volume, and their results.
 pub(super) struct ContentChecker {
-    /// A segment whose hash is below it is compared.
+    /// Segments with a hash below this are compared.
     hash_limit: u64,
     in_progress: AtomicUsize,
-    /// Who is kept off which version of which file.
+    /// The excluded replicas of each file version.
     excluded: Mutex<LruCache<u128, ReplicaSet>>,
 }
 
 impl ContentChecker {
-    /// `None` where nothing is to be compared.
+    /// `None` if the share is 0.
     pub(super) fn new(share: Share) -> Option<Self> {
         (share.0 > 0.0).then(|| Self {
             hash_limit: (share.0 * 2f64.powi(64)) as u64,
@@ -66,7 +65,7 @@ impl ContentChecker {
         })
     }
 
-    /// The marks of a file that is opened.
+    /// The initial state for a file that is being opened.
     pub(super) fn check_state(
         &self,
         path: &std::path::Path,
@@ -99,17 +98,17 @@ fn segment_hash(key: u128, start: u64) -> u64 {
     splitmix64(key as u64 ^ start)
 }
 
-/// One block of one file, on its way from replica to replica.
+/// One block of a file, read from one replica after the other.
 struct Comparison {
     reader: Arc<Reader>,
     file: Arc<VersionedFile>,
     /// The known segments of its open file, if that is open.
     segments: Weak<SharedSegments>,
     range: ByteRange,
-    /// Who delivered it.
+    /// The replica that delivered it.
     replica: ReplicaId,
     deciding: ReplicaId,
-    /// Until it goes.
+    /// `Some` until the comparison ends.
     buffer: Option<Buffer>,
 }
 
@@ -123,15 +122,16 @@ impl Drop for Comparison {
     }
 }
 
-/// A replica has delivered a segment, and who waited for it has it.
+/// Starts a comparison if one is due. Call it after a replica has delivered a segment and the
+/// waiting requests have their answers.
 pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, replica: ReplicaId) {
     let Some(checker) = &reader.content_checker else { return };
     let file = &fetch.file;
     let check_state = &file.content_check;
     let hash = segment_hash(check_state.key, fetch.range.start);
     let is_first = !check_state.checked.get().contains(replica);
-    // One segment is no more than a lookup's worth: to open each small file on
-    // another replica as well would double what it costs.
+    // Not for a file of one segment: opening each small file on a second replica would double its
+    // cost.
     let is_due =
         is_first && file.version().size > reader.policy.segment || hash < checker.hash_limit;
     if !is_due || file.is_retired() {
@@ -157,7 +157,7 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
         buffer: None,
     };
     let Some(claim) = reader.buffers.budget().claim_spare(BLOCK_BYTES) else { return };
-    // Without memory nothing is compared.
+    // Without memory there is no comparison.
     let Ok(buffer) = reader.buffers.allocate(comparison.range.len() as usize, claim) else {
         return;
     };
@@ -171,8 +171,8 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
 }
 
 impl Comparison {
-    /// Reads the block on replica `id`, on its own threads, and goes on with its
-    /// hash. A comparison ends where that fails, or the file is another one.
+    /// Reads the block on one of replica `id`'s own threads and passes its hash to `then`. The
+    /// comparison ends if the read fails or the file has changed.
     fn hash_on(mut self, id: ReplicaId, then: impl FnOnce(blake3::Hash, Self) + Send + 'static) {
         let reader = Arc::clone(&self.reader);
         let job = move |backend: &dyn Backend| {
@@ -180,7 +180,7 @@ impl Comparison {
                 then(hash, self);
             }
         };
-        // Where there is no room the job is dropped, and the comparison with it.
+        // If the queue is full, the job is dropped, and the comparison with it.
         let _ = reader.replicas[id].submit(Lane::Read, job);
     }
 
@@ -199,7 +199,7 @@ impl Comparison {
             }
         }
         let hash = blake3::hash(buffer);
-        // What it has open may have been rewritten meanwhile.
+        // The open file may have been rewritten during the read.
         match self.file.is_version(&file.attr()?) {
             true => Ok(hash),
             false => Err(BackendError::VersionMismatch),
@@ -213,7 +213,7 @@ impl Comparison {
         }
         let replica = self.replica;
         let deciding = self.deciding;
-        // Both once more: one of them may have been replaced between the two.
+        // Read both once more: one of them may have been replaced in between.
         self.hash_on(replica, move |theirs, comparison| {
             comparison.hash_on(deciding, move |ours, comparison| {
                 if theirs != ours {
@@ -251,8 +251,8 @@ impl Comparison {
         );
         tracing::debug!(path = ?file.path(), range = ?self.range, "the file in question");
         let other = |id: &ReplicaId| id != replica && id != deciding;
-        // One that is kept off as well may agree, and of two that are found at the same
-        // moment each finds the other.
+        // An excluded replica may be the witness too. If two bad replicas are found at the same
+        // moment, each is the other's witness.
         let kept_off = check_state.excluded();
         let witness = kept_off.iter().find(other).or_else(|| file.candidates().iter().find(other));
         let Some(witness) = witness else { return };
@@ -275,8 +275,7 @@ impl Comparison {
     }
 }
 
-/// Forgets what is in memory of a file and nobody waits for: who is kept off may
-/// have brought it.
+/// Forgets the file's segments that are in memory: the excluded replica may have delivered them.
 fn forget_unread_segments(segments: &SharedSegments) {
     let is_here = |fetch: &SegmentFetch| matches!(fetch.state.lock().stage, FetchStage::Ready(_));
     let forgotten = segments.lock().take_where(is_here);

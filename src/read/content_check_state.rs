@@ -1,20 +1,20 @@
-//! What has been found out of the content of one version of a file.
+//! The results of content checks for one version of a file.
 
 use crate::volume::{AtomicReplicaSet, ReplicaSet};
 
-/// What a file knows of the comparisons of its content.
+/// The state of a file's content checks.
 #[derive(Default)]
 pub(super) struct ContentCheckState {
-    /// Stands for the path and the version.
+    /// A hash of the path and the version.
     pub(super) key: u128,
-    /// Replicas of which some segment has been compared, or need not be.
+    /// Replicas with a compared segment, or with no need for one.
     pub(super) checked: AtomicReplicaSet,
-    /// Replicas that have other bytes than the deciding one.
+    /// Replicas whose bytes differ from the deciding replica's.
     pub(super) excluded: AtomicReplicaSet,
 }
 
 impl ContentCheckState {
-    /// Replicas that have other bytes than the deciding one.
+    /// Replicas whose bytes differ from the deciding replica's.
     pub(super) fn excluded(&self) -> ReplicaSet {
         self.excluded.get()
     }

@@ -1,4 +1,4 @@
-//! Segments in memory that nobody waits for, in the order to give them up.
+//! Segments in memory that no request waits for, in the order of eviction.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use super::fetch::{EvictionQueue, FetchStage, SegmentFetch};
 use crate::buffer::size_class;
 
-/// What may be forgotten when memory is short: what has been read, and what was
-/// fetched ahead or is read in part; of each what came first.
+/// Segments to evict when memory is short: those that have been read, and those that were fetched
+/// ahead or read in part. Each queue evicts its oldest first.
 #[derive(Default)]
 pub(super) struct EvictionQueues {
     consumed: EvictionFifo,
@@ -20,38 +20,37 @@ pub(super) struct EvictionQueues {
 #[derive(Default)]
 struct EvictionFifo(Mutex<VecDeque<(Instant, Weak<SegmentFetch>)>>);
 
-/// Dead entries are swept out when a queue has grown to this length, and to
-/// twice what was alive then.
+/// The least length at which dead entries are removed from a queue. They are removed each time the
+/// queue's allocation is full.
 const SWEEP_AT: usize = 1024;
 
-/// What lies there unread for so long is given up for other readahead as well:
-/// longer than a reader in good use of his window takes to get to its end.
+/// Unread segments of this age are evicted for other readahead too. A reader that uses its window
+/// well takes less time to reach its end.
 const STALE_AFTER: Duration = Duration::from_secs(5);
 
 impl EvictionQueues {
-    /// A segment has been read to its end and is kept for others.
+    /// Adds a segment that has been read to its end and is kept for other readers.
     pub(super) fn add_consumed(&self, fetch: &Arc<SegmentFetch>) {
         self.consumed.push(fetch, EvictionQueue::Consumed);
     }
 
-    /// A segment has arrived ahead of its reader, or he has read a part of it.
+    /// Adds a segment that arrived ahead of its reader, or that was read in part.
     pub(super) fn add_readahead(&self, fetch: &Arc<SegmentFetch>) {
         self.readahead.push(fetch, EvictionQueue::Readahead);
     }
 
-    /// Forgets segments worth `bytes` that have been read, if there are so many;
-    /// returns how many bytes that was.
+    /// Evicts segments that have been read until `bytes` are freed. Returns the bytes freed, which
+    /// may be fewer.
     pub(super) fn evict_consumed(&self, bytes: u64) -> u64 {
         self.consumed.evict(bytes, |_| true)
     }
 
-    /// The same with those that have arrived ahead.
+    /// The same for segments that arrived ahead of their readers.
     pub(super) fn evict_readahead(&self, bytes: u64) -> u64 {
         self.readahead.evict(bytes, |_| true)
     }
 
-    /// The same with those that have been read, and then those that nobody has
-    /// come for in a long time.
+    /// Evicts segments that have been read, and then unread ones older than [`STALE_AFTER`].
     pub(super) fn evict_stale(&self, bytes: u64, now: Instant) {
         let freed = self.evict_consumed(bytes);
         let stale = |since| now.saturating_duration_since(since) >= STALE_AFTER;
@@ -91,8 +90,8 @@ impl EvictionFifo {
             };
             let Some((since, entry)) = oldest else { break };
             let Some(fetch) = entry.upgrade() else { continue };
-            // A request that waits for other parts keeps its own reference; such
-            // a segment's memory would not come back now, but will later.
+            // A request that waits for other parts keeps a reference to this segment. Its memory
+            // would not be freed now, but will be later.
             if Arc::strong_count(&fetch) <= 2 {
                 freed += size_class(fetch.range.len());
                 fetch.forget();

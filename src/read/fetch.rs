@@ -1,4 +1,4 @@
-//! One segment on its way: fetched once, for everybody who waits for it.
+//! One segment's fetch: made once, for all requests that wait for it.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(super) type ReadRequest = request::ReadRequest<SegmentFetch>;
 /// A range of a file that is being fetched or has been.
 pub(super) struct SegmentFetch {
     pub(super) file: Arc<VersionedFile>,
-    /// Where it is known; they may be gone before it, with their open file.
+    /// The map that contains it; a closed open file may drop the map first.
     segments: Weak<SharedSegments>,
     pub(super) range: ByteRange,
     pub(super) state: RankedMutex<FetchState>,
@@ -29,15 +29,15 @@ pub(super) struct SegmentFetch {
 
 pub(super) struct FetchState {
     pub(super) stage: FetchStage,
-    /// Requests that cannot be answered without it, those that are over included.
+    /// Requests that need this segment, including those that have ended.
     pub(super) waiters: Vec<Arc<ReadRequest>>,
-    /// Its place in the scheduler's queue.
+    /// Its position in the scheduler's queue.
     pub(super) queue_key: Option<QueueKey>,
-    /// When it last came into that queue.
+    /// When it last entered that queue.
     queued_at: Option<Instant>,
-    /// When its turn last came there.
+    /// When it was last dispatched after a wait there.
     dispatched_at: Option<Instant>,
-    /// Who holds its chunk; `None` where that is not known.
+    /// The holders of its chunk; `None` if unknown.
     pub(super) holders: Option<Holders>,
     /// Replicas that have been asked.
     pub(super) tried: ReplicaSet,
@@ -45,29 +45,28 @@ pub(super) struct FetchState {
     pub(super) attempts_in_flight: usize,
     /// Pays for the next attempt's buffer.
     pub(super) claim: Option<Reservation>,
-    /// Pays for the buffers of attempts that have been sent and not carried out yet:
-    /// each has its own, whichever is carried out first.
+    /// Pay for the buffers of submitted attempts that have not started to read. Each attempt has
+    /// its own claim, in whichever order the attempts run.
     attempt_claims: Vec<(ReplicaId, Reservation)>,
-    /// Attempts in the replicas' pools.
+    /// The tickets of attempts in the replicas' pools.
     pub(super) tickets: Vec<(ReplicaId, Ticket)>,
-    /// Bytes that applications were given of it.
+    /// Bytes of it that applications have received.
     pub(super) consumed: u64,
-    /// What of it has been promised to requests, each byte once.
+    /// The ranges that requests have asked for.
     requested: RequestedRanges,
-    /// Whether some byte was promised to two: pages, which can be taken once,
-    /// will not do.
+    /// Whether two requests want the same byte. Pages can be moved only once, so they will not do.
     pub(super) is_shared: bool,
-    /// Where it waits to be given up when memory is short.
+    /// The eviction queue that it is in.
     pub(super) eviction_queue: EvictionQueue,
-    /// The most telling error so far.
+    /// The most significant error so far.
     error: Option<BackendError>,
-    /// Whether somebody has said that the file is another one by now.
+    /// Whether a replica has reported another version of the file.
     has_version_mismatch: bool,
-    /// Who brought it.
+    /// The attempt that delivered it.
     pub(super) delivered_by: Option<DeliveredBy>,
 }
 
-/// Which attempt brought a segment.
+/// The attempt that delivered a segment.
 #[derive(Clone, Copy)]
 pub(super) struct DeliveredBy {
     pub(super) replica: ReplicaId,
@@ -76,7 +75,7 @@ pub(super) struct DeliveredBy {
 }
 
 impl FetchState {
-    /// It is in the scheduler's queue.
+    /// Records that it entered the scheduler's queue.
     pub(super) fn set_queued(&mut self, want: QueueKey) {
         self.queue_key = Some(want);
         self.queued_at = Some(Instant::now());
@@ -87,23 +86,23 @@ impl FetchState {
         self.waiters.iter().any(|waiter| !waiter.is_answered())
     }
 
-    /// Whether all requests that have waited for it are over: it is not worth
-    /// another attempt. What is fetched ahead, and nobody has come for yet, is.
+    /// Whether all requests that waited for it have ended, so that it is not worth another attempt.
+    /// A segment that was fetched ahead and that no request has asked for yet is not unwanted.
     pub(super) fn is_unwanted(&self) -> bool {
         !self.waiters.is_empty() && !self.is_awaited()
     }
 }
 
 pub(super) enum FetchStage {
-    /// Not here yet.
+    /// Not delivered yet.
     Pending,
-    /// Here.
+    /// In memory or in a pipe.
     Ready(Arc<SegmentData>),
-    /// Nobody could deliver it, or nobody wants it any more.
+    /// No replica could deliver it, or no request wants it any more.
     Ended,
 }
 
-/// Where a segment is listed. What has been read may still be in both queues.
+/// The eviction queue that a segment is in. A segment that has been read may still be in both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EvictionQueue {
     #[default]
@@ -112,8 +111,7 @@ pub(super) enum EvictionQueue {
     Consumed,
 }
 
-/// Ranges that have been promised, in order and apart. Mostly one: what a
-/// reader has asked for so far.
+/// Ranges that requests have asked for, in order and not adjacent. Usually there is one.
 #[derive(Default)]
 struct RequestedRanges(Vec<ByteRange>);
 
@@ -139,44 +137,44 @@ impl RequestedRanges {
 
 /// Where a segment waits.
 pub(super) struct FetchProgress {
-    /// When its turn in the scheduler's queue last came.
+    /// When it was last dispatched from the scheduler's queue after a wait.
     pub(super) dispatched_at: Option<Instant>,
-    /// Its attempts in the replicas' pools.
+    /// The tickets of its attempts in the replicas' pools.
     pub(super) tickets: Vec<(ReplicaId, Ticket)>,
-    /// The replicas that it may be sent to, and since when it waits for that.
+    /// The replicas to which it may be dispatched, and since when it has been queued.
     pub(super) queued_for: Option<(ReplicaSet, Instant)>,
 }
 
-/// Less in the scheduler's queue is no wait: the turn that ends it is no progress.
+/// A shorter time in the scheduler's queue does not count as a wait, so its end is no progress.
 const MIN_QUEUE_WAIT: Duration = Duration::from_millis(100);
 
-/// How a request stands to a segment that it needs.
+/// The state of a segment that a request needs.
 pub(super) enum JoinOutcome {
     /// Its bytes are here.
     Ready,
-    /// It waits; this is the segment's place in the queue, if it is in it.
+    /// The request waits for it; the key is the segment's position in the queue, if it is queued.
     Waiting(Option<QueueKey>),
     /// The segment has just failed, with this error.
     Failed(BackendError),
 }
 
-/// What follows from one that delivered.
+/// The consequences of a delivery.
 pub(super) struct CompletedFetch {
     pub(super) waiters: Vec<Arc<ReadRequest>>,
-    /// Another attempt that has not been sent and need not be.
+    /// The queue position of another attempt that is no longer needed.
     pub(super) queue_key: Option<QueueKey>,
 }
 
-/// What follows from a failed attempt.
+/// The consequence of a failed attempt.
 pub(super) enum FailureAction {
-    /// Ask somebody else; these are left.
+    /// Ask one of these replicas.
     Retry(ReplicaSet),
-    /// Another attempt is under way, or has delivered.
+    /// Another attempt is queued or in flight, or has delivered.
     Wait,
-    /// Nobody is left to ask, or to want it: tell those who wait.
+    /// No replica is left to ask, or no request wants the segment: fail the waiting requests.
     GiveUp {
         error: BackendError,
-        /// Whether somebody has said that the file is another one by now.
+        /// Whether a replica has reported another version of the file.
         has_version_mismatch: bool,
         waiters: Vec<Arc<ReadRequest>>,
         queue_key: Option<QueueKey>,
@@ -208,7 +206,7 @@ impl Segment for SegmentFetch {
 }
 
 impl SegmentFetch {
-    /// One of `segments`, which it is to be entered in.
+    /// A new fetch for `segments`; the caller inserts it there.
     #[inline]
     pub(super) fn new(
         file: Arc<VersionedFile>,
@@ -244,25 +242,25 @@ impl SegmentFetch {
         }
     }
 
-    /// The known segments of its open file; `None` where that has been closed.
+    /// The map that contains it; `None` if its open file has been closed.
     pub(super) fn segments(&self) -> Option<Arc<SharedSegments>> {
         self.segments.upgrade()
     }
 
-    /// The same for one that may outlive the open file.
+    /// A weak reference to that map, for a holder that may outlive the open file.
     pub(super) fn weak_segments(&self) -> Weak<SharedSegments> {
         Weak::clone(&self.segments)
     }
 
-    /// Has its open file forget it.
+    /// Removes it from its open file's map.
     pub(super) fn forget(self: &Arc<Self>) {
         if let Some(segments) = self.segments() {
             segments.lock().forget(self);
         }
     }
 
-    /// Whether it has `part`, or will have it. What has been handed on as pages
-    /// is gone. Ask under the same lock of the file's segments as you join.
+    /// Whether it has `part` or will have it. Data that was moved away as pages is gone. Hold the
+    /// lock of the file's segments from this call until you join.
     pub(super) fn can_serve(&self, part: ByteRange) -> bool {
         let mut state = self.state.lock();
         let promised = state.requested.intersects(part);
@@ -273,7 +271,7 @@ impl SegmentFetch {
                 !promised || data.materialize(start..end)
             }
             FetchStage::Pending => {
-                // Now, as it may arrive before this request joins it.
+                // Set it now: the data may arrive before this request joins.
                 state.is_shared |= promised;
                 true
             }
@@ -281,8 +279,7 @@ impl SegmentFetch {
         }
     }
 
-    /// Joins `request`, which wants `part`, to those who wait, if there is
-    /// something to wait for.
+    /// Adds `request`, which wants `part`. The request waits if the data is pending.
     pub(super) fn join(&self, request: &Arc<ReadRequest>, part: ByteRange) -> JoinOutcome {
         let mut state = self.state.lock();
         state.is_shared |= state.requested.intersects(part);
@@ -297,8 +294,8 @@ impl SegmentFetch {
         }
     }
 
-    /// Where all its requests are over, does without another attempt: returns
-    /// that one's place in the queue, to be given back.
+    /// If no request wants it any more, cancels the next attempt: returns its queue key, which the
+    /// caller cancels in the scheduler.
     pub(super) fn withdraw_if_unwanted(&self) -> Option<QueueKey> {
         let mut state = self.state.lock();
         if !state.is_unwanted() {
@@ -309,8 +306,8 @@ impl SegmentFetch {
         Some(want)
     }
 
-    /// Ends a segment that nobody waits for and that is not on its way; false
-    /// where it is too late for that.
+    /// Ends a pending segment that no request waits for and that has no attempt in flight. False if
+    /// it cannot be ended.
     pub(super) fn abandon(&self) -> bool {
         let mut state = self.state.lock();
         let idle = !state.is_awaited() && state.attempts_in_flight == 0;
@@ -327,7 +324,7 @@ impl SegmentFetch {
         self.state.lock().is_awaited()
     }
 
-    /// The bytes, if they are here.
+    /// Its data, if delivered.
     pub(super) fn data(&self) -> Option<Arc<SegmentData>> {
         match &self.state.lock().stage {
             FetchStage::Ready(data) => Some(Arc::clone(data)),
@@ -335,7 +332,8 @@ impl SegmentFetch {
         }
     }
 
-    /// Bytes that are here and that no request has asked for, and their attempt.
+    /// The number of delivered bytes that no request has asked for, and the attempt that delivered
+    /// them.
     pub(super) fn unread_bytes(&self) -> Option<(u64, DeliveredBy)> {
         let state = self.state.lock();
         let unread = self.range.len().saturating_sub(state.requested.bytes());
@@ -343,7 +341,7 @@ impl SegmentFetch {
         state.delivered_by.filter(|_| is_here).map(|brought| (unread, brought))
     }
 
-    /// An attempt begins. False where it is no longer needed.
+    /// Records that an attempt starts. False if it is no longer needed.
     pub(super) fn start_attempt(&self, replica: ReplicaId) -> bool {
         let mut state = self.state.lock();
         state.queue_key = None;
@@ -360,21 +358,22 @@ impl SegmentFetch {
         matches!(state.stage, FetchStage::Pending)
     }
 
-    /// Whether it is here, or everybody who wanted it has given up.
+    /// Whether it has ended, or all requests that wanted it have given up.
     pub(super) fn is_ended_or_unwanted(&self) -> bool {
         let state = self.state.lock();
         !matches!(state.stage, FetchStage::Pending) || state.is_unwanted()
     }
 
-    /// What pays for the buffer of the attempt that was sent there.
+    /// Takes the claim for the buffer of the attempt at `replica`.
     pub(super) fn take_attempt_claim(&self, replica: ReplicaId) -> Option<Reservation> {
         let mut state = self.state.lock();
         let place = state.attempt_claims.iter().position(|(id, _)| *id == replica)?;
         Some(state.attempt_claims.swap_remove(place).1)
     }
 
-    /// An attempt delivered. Returns who waited and what is still in the queue of
-    /// it, or the data where another attempt was first.
+    /// Completes the segment with the data of an attempt. Returns the waiting requests and the
+    /// queue key of an attempt that is no longer needed. Returns the data if the segment has
+    /// already ended.
     pub(super) fn complete(
         &self,
         data: SegmentData,
@@ -390,7 +389,7 @@ impl SegmentFetch {
         }
         state.stage = FetchStage::Ready(Arc::new(data));
         state.delivered_by = Some(brought);
-        // What was kept to pay for other attempts is not needed any more.
+        // Claims for further attempts are no longer needed.
         state.claim = None;
         state.attempt_claims.clear();
         Ok(CompletedFetch {
@@ -399,7 +398,7 @@ impl SegmentFetch {
         })
     }
 
-    /// Where it waits, while it is not here.
+    /// Where it waits, until it is delivered.
     pub(super) fn progress(&self) -> FetchProgress {
         let state = self.state.lock();
         let left = || self.file.candidates().minus(state.tried);
@@ -410,13 +409,13 @@ impl SegmentFetch {
         }
     }
 
-    /// Whether it is not here, and somebody has said that the file is another one.
+    /// Whether it is pending and a replica has reported another version of the file.
     pub(super) fn has_version_mismatch(&self) -> bool {
         let state = self.state.lock();
         matches!(state.stage, FetchStage::Pending) && state.has_version_mismatch
     }
 
-    /// An attempt failed; `claim` is what had paid for its buffer.
+    /// Records a failed attempt; `claim` had paid for its buffer.
     pub(super) fn attempt_failed(
         &self,
         error: BackendError,
@@ -430,7 +429,7 @@ impl SegmentFetch {
         if state.claim.is_none() {
             state.claim = claim;
         }
-        // An errno says more than a disagreement, and that more than silence.
+        // An errno says more than a version mismatch, and a mismatch more than silence.
         let weight = |e: &BackendError| match e {
             BackendError::Os(_) => 3,
             BackendError::VersionMismatch | BackendError::Truncated | BackendError::WrongObject => {

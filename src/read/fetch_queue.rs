@@ -1,5 +1,4 @@
-//! Segments on their way into the scheduler's queue: for the first time, once more, and for
-//! a second replica while the first one is late.
+//! Queues segments in the scheduler: new ones, retries, and hedges.
 
 use std::sync::Arc;
 
@@ -10,8 +9,7 @@ use crate::scheduler::{LateAttempt, Scheduler, SegmentRequest};
 use crate::telemetry::counters::increment;
 use crate::volume::{Holders, ReplicaSet};
 
-/// A segment for the queue, to be read from one of `candidates`; `holders` as
-/// known of it.
+/// A scheduler request for a segment, to be read from one of `candidates`.
 pub(super) fn segment_request(
     fetch: &Arc<SegmentFetch>,
     candidates: ReplicaSet,
@@ -33,8 +31,7 @@ pub(super) fn segment_request(
     }
 }
 
-/// Puts a segment that is not here into the queue once more, for any replica, if memory
-/// allows.
+/// Queues a pending segment again, for any replica, if memory allows.
 pub(super) fn requeue(
     reader: &Reader,
     scheduler: &mut Scheduler<Arc<SegmentFetch>>,
@@ -60,8 +57,8 @@ pub(super) fn requeue(
     increment(&reader.counters.retries);
 }
 
-/// Asks a second replica for a segment that is late, if memory allows; if it does
-/// not, it is tried again with the next look at what is late.
+/// Queues a hedge for a late segment if memory allows. If not, the next check for late segments
+/// tries again.
 pub(super) fn enqueue_hedge(
     reader: &Reader,
     scheduler: &mut Scheduler<Arc<SegmentFetch>>,

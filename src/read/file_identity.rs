@@ -1,8 +1,8 @@
-//! What tells an open file from another that is at its path by now: when it was made, and
-//! whether any name leads to it.
+//! Distinguishes an open file from another one that is at its path now: by birth time and file
+//! handles, and by whether it still has a name.
 //!
-//! A version tells them apart for readers. What follows a file from version to version, a
-//! change of it, needs the file itself: file systems use the number of a removed file again.
+//! For readers the version distinguishes them. Following a file from version to version needs its
+//! identity: file systems reuse the number of a removed file.
 
 use std::sync::OnceLock;
 
@@ -14,13 +14,13 @@ use crate::volume::VolumeMode;
 #[derive(Default)]
 pub(super) struct FileIdentity {
     birth_time: OnceLock<Timestamp>,
-    /// One of each space: replicas may show different handles of it.
+    /// One for each space: replicas may have different handles for it.
     handles: Mutex<Vec<HandleDigest>>,
     is_unlinked: OnceLock<()>,
 }
 
 impl FileIdentity {
-    /// A replica shows this of it.
+    /// Adds the generation that a replica reports.
     pub(super) fn add_generation(&self, generation: Generation) {
         if let Some(born) = generation.born {
             self.birth_time.get_or_init(|| born);
@@ -37,7 +37,7 @@ impl FileIdentity {
         self.is_unlinked.get_or_init(|| ());
     }
 
-    /// That of an older version of the file.
+    /// Takes over the identity of an older version of the file.
     pub(super) fn inherit(&self, older: &Self) {
         let handles = older.handles.lock().clone();
         let born = older.birth_time.get().copied();
@@ -50,7 +50,8 @@ impl FileIdentity {
         }
     }
 
-    /// Whether `attr` may be the file's. Each copy of a file was made at another time.
+    /// Whether `attr` may be the file's. In `copies` volumes always true, as each copy has its own
+    /// birth time.
     pub(super) fn is_match(&self, mode: VolumeMode, attr: &Attr) -> bool {
         let born = self.birth_time.get().copied();
         let is_other = |handle| Generation { born, handle }.is_distinct_from(&attr.generation);
@@ -59,7 +60,7 @@ impl FileIdentity {
             || !is_other(None) && !handles.iter().any(|one| is_other(Some(*one)))
     }
 
-    /// Whether a name leads to it.
+    /// Whether the file still has a name.
     pub(super) fn has_name(&self) -> bool {
         self.is_unlinked.get().is_none()
     }

@@ -1,10 +1,9 @@
-//! Small reads are carried out by the thread that asks for them.
+//! Small reads run on the thread that requests them.
 //!
-//! To hand a read of 4 KiB to a replica's own thread, and to be woken when it is
-//! done, takes longer than the read where the replica is quick. So a session
-//! thread goes itself, as a [`InlinePermit`], as long as enough others are left to take
-//! requests. What is decided is the same either way: the scheduler knows of the
-//! read, and another replica is asked for it where this one does not answer.
+//! If the replica is quick, a read of 4 KiB takes less time than handing it to a replica's thread
+//! and waking the caller. So a session thread makes the read itself, under an [`InlinePermit`],
+//! while enough other session threads are left to take requests. The decisions are the same either
+//! way: the scheduler knows of the read, and hedges it if this replica does not answer.
 
 use std::sync::Arc;
 
@@ -14,12 +13,11 @@ use super::{CallerThread, Dispatches, Reader, attempt};
 use crate::backend::InlinePermit;
 use crate::scheduler::Dispatch;
 
-/// What a guest carries out, and its leave to be one.
+/// An attempt to run inline, and its permit.
 type InlineRead<'a> = (Dispatch<Arc<SegmentFetch>>, InlinePermit<'a>);
 
 impl Reader {
-    /// Of what a request asked for, takes out what the thread that asked may
-    /// carry out itself: a small read.
+    /// Takes from a request's dispatches a small read for the calling thread.
     pub(super) fn take_inline(
         &self,
         mut sent: Dispatches,

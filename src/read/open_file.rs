@@ -1,12 +1,12 @@
-//! One version of one file, and the segments of it that are known.
+//! One version of one file, and its known segments.
 //!
-//! When the file changes, the handles move on to another [`OpenFile`]; what was under way on
-//! the old one ends there, so no reply is ever put together from two versions.
+//! When the file changes, its handles move to another [`OpenFile`]. Requests in progress on the old
+//! one finish there, so no reply mixes two versions.
 //!
 //! *Invariant:* ownership goes one way. An open file owns its segments. A segment
-//! ([`SegmentFetch`]) owns the [`VersionedFile`] that it is read from, and knows the segments
-//! that it is one of by a weak reference, to be forgotten there. So a segment that is still on
-//! its way when its file is closed keeps open what it is read from, and nothing else.
+//! ([`SegmentFetch`]) owns the [`VersionedFile`] that it is read from, and has a weak reference to
+//! the map that contains it. So a segment in flight after its file was closed keeps only that
+//! [`VersionedFile`] open.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::buffer::Reservation;
 use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use crate::volume::ByteRange;
 
-/// A file at one version, as handles read it.
+/// A file at one version, as its handles read it.
 pub struct OpenFile {
     file: Arc<VersionedFile>,
     segments: Arc<SharedSegments>,
 }
 
-/// It is read from, and asked about, as the version that it is.
+/// Access to the file without its segments.
 impl Deref for OpenFile {
     type Target = VersionedFile;
 
@@ -43,7 +43,7 @@ impl OpenFile {
         Self { file, segments: Arc::new(segments) }
     }
 
-    /// Every replica has to open it once more. Call it before anything is read.
+    /// Every replica has to open it again. Call this before any read.
     #[must_use]
     pub fn reopening(mut self) -> Self {
         let file = Arc::get_mut(&mut self.file).expect("no segment of it has been fetched");
@@ -51,14 +51,14 @@ impl OpenFile {
         self
     }
 
-    /// With what tells it from other files of its inode number.
+    /// Adds the generation that distinguishes it from other files with its inode number.
     #[must_use]
     pub fn with_generation(self, generation: Generation) -> Self {
         self.file.add_generation(generation);
         self
     }
 
-    /// It has no name any more: replicas that do not have it open cannot open it.
+    /// Marks it as having no name any more: replicas that do not have it open cannot open it.
     #[must_use]
     pub fn unlinked(self) -> Self {
         self.file.set_unlinked();
@@ -70,7 +70,7 @@ impl OpenFile {
         self.segments.lock()
     }
 
-    /// A segment of it that is to be fetched, entered in `segments`, which are its own.
+    /// Creates a fetch and inserts it into `segments`, which are this file's own.
     pub(super) fn add_fetch(
         &self,
         segments: &mut SegmentMap<SegmentFetch>,
@@ -83,8 +83,7 @@ impl OpenFile {
         fetch
     }
 
-    /// Whether a read has just waited until its deadline for something in `range` that is
-    /// not in memory.
+    /// Whether a read has just timed out on a part of `range` that is still not in memory.
     pub(super) fn has_recent_timeout(&self, range: ByteRange, now: Instant) -> bool {
         let expired = self.recent_timeouts(range, now);
         if expired.is_empty() {

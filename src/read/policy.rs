@@ -1,4 +1,4 @@
-//! How reads are cut and bounded, and what they can fail with.
+//! The limits of reads, and their errors.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::replicas::request_deadline::Deadlines;
 /// Why a read was not answered with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Every candidate failed; this is the most telling of their errors.
+    /// Every candidate failed; this is the most significant of their errors.
     #[error("all replicas failed: {0}")]
     Failed(BackendError),
     /// No candidate delivered before the deadline.
@@ -22,37 +22,37 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether no replica has the version any more that was to be read.
+    /// Whether no replica has the requested version any more.
     pub fn is_version_mismatch(&self) -> bool {
         matches!(self, Self::Failed(BackendError::VersionMismatch | BackendError::Truncated))
     }
 }
 
-/// How reads are cut, bounded and remembered.
+/// How reads are divided and limited.
 #[derive(Clone, Debug)]
 pub struct ReadPolicy {
     /// The unit of dispatch, bytes.
     pub segment: u64,
-    /// Longest readahead window, bytes.
+    /// Longest readahead window, bytes; 0 disables readahead.
     pub readahead_max: u64,
     /// Most bytes of file data in memory.
     pub budget: u64,
-    /// By when a request is answered.
+    /// The time limits of a request.
     pub deadlines: Deadlines,
-    /// How long one replica may take before another is asked.
+    /// How long an attempt at one replica may take before another replica is asked.
     pub attempt_deadline: Duration,
-    /// Where segments wait as pages, if they do.
+    /// The pool of pipes for segments that stay pages, if that is enabled.
     pub pipes: Option<PipePool>,
-    /// How much of what is delivered is compared with the deciding replica's; none in
+    /// The share of delivered segments that is compared with the deciding replica's; none in
     /// `shared` volumes.
     pub compare_share: Share,
 }
 
-/// What the thread that asks for a read may be used for.
+/// How the read path may use the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerThread {
-    /// It may be inside a call on a replica, as a guest, until the read ends.
+    /// The thread may make an inline call on a replica.
     MayInline,
-    /// It has other things to do.
+    /// The thread has other work.
     MustQueue,
 }

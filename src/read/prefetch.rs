@@ -11,7 +11,7 @@ use crate::buffer::size_class;
 use crate::volume::ByteRange;
 
 impl Reader {
-    /// What the handle's reading so far suggests to fetch ahead.
+    /// Records a read of the handle, and returns what to fetch ahead.
     pub(super) fn observe_read(
         &self,
         file: &OpenFile,
@@ -49,7 +49,7 @@ impl Reader {
         let mut reached = advice.fetch.start;
         {
             let mut segments = file.lock_segments();
-            // The answer may be there before we are here, and the file closed.
+            // The read may have been answered already, and the file closed.
             if file.is_retired() {
                 return;
             }
@@ -75,7 +75,7 @@ impl Reader {
         self.dispatch(self.enqueue_fetches(fresh, Vec::new()));
     }
 
-    /// Drops what was to be fetched ahead in `range` and has not been sent.
+    /// Drops readahead in `range` that has not been dispatched.
     pub(super) fn abandon_readahead(&self, file: &OpenFile, range: ByteRange) {
         let mut segments = file.lock_segments();
         let known: Vec<_> = segments.known(range).map(|(_, fetch)| fetch).collect();

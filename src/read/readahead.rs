@@ -1,42 +1,38 @@
-//! How far to read ahead of a reader, from what he read so far.
+//! Decides how far to read ahead of a reader, from its previous reads.
 //!
-//! A handle's reads are sorted into *runs*: stretches read without a gap. A
-//! run's window is as long as the run itself, so it doubles as reading goes on,
-//! and a reader who stops has cost at most as much again as he took. The first
-//! read of a run proves nothing and opens no window, so a random reader gets
-//! what he asked for and no more.
+//! A handle's reads are sorted into *runs*: ranges read without a gap. A run's window is as long as
+//! the run itself, so it doubles as reading continues. A reader that stops has caused at most as
+//! much readahead as it has read. The first read of a run proves nothing and opens no window, so a
+//! random reader gets only the bytes that it asks for.
 //!
-//! Who begins at the start of a file mostly goes on to its end: such a run gets
-//! [`START_FACTOR`] times its length, and its first read opens the window already
-//! if it is a large one. Otherwise the first segments would come from one
-//! replica after the other.
+//! A reader that starts at the beginning of a file usually continues to its end. The window of such
+//! a run is [`START_FACTOR`] times its length, and a large first read already opens the window.
+//! Otherwise the first segments would come from one replica after the other.
 //!
-//! A reader who skips (so much read, so much left out, again and again) is
-//! recognised by his last run: the window does not reach past the length of
-//! the run before, until the run itself has outgrown it. Then the window is as
-//! long as it has outgrown it by: the kernel's readahead makes the runs of one
-//! who skips now a little longer, now a little shorter.
+//! A skipping reader repeatedly reads a range and leaves one out. Its previous run shows that: the
+//! window does not reach past the previous run's length until the present run is longer. Then the
+//! window is the difference of the two lengths, because the kernel's readahead makes such runs
+//! sometimes a little longer, sometimes a little shorter.
 //!
-//! Several threads that read several places through one handle each have their
-//! run, up to [`MAX_RUNS`]. Requests that overtake each other on their way here
-//! begin a run of their own, which is joined to its neighbour as soon as they
-//! meet.
+//! Several threads that read several places through one handle each have their own run, up to
+//! [`MAX_RUNS`]. Requests that overtake each other on their way here start their own run. It is
+//! merged with its neighbor as soon as they meet.
 
 use crate::volume::ByteRange;
 
-/// Runs remembered for one handle. More threads than that on one handle read
-/// randomly as far as readahead goes.
+/// Runs remembered for one handle. If more threads than this read through one handle, readahead
+/// treats them as random readers.
 const MAX_RUNS: usize = 8;
 
-/// A window in multiples of what was read, for runs from the file's start.
+/// The window as a multiple of the bytes read, for runs from the file's start.
 const START_FACTOR: u64 = 4;
 
-/// What to do about a read, besides answering it.
+/// What to do for a read besides answering it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// To be fetched ahead; empty for nothing.
+    /// The range to fetch ahead; empty for none.
     pub fetch: ByteRange,
-    /// Fetched ahead in vain so far: the reader has gone elsewhere.
+    /// The range fetched ahead in vain: the reader has moved elsewhere.
     pub abandon: ByteRange,
 }
 
@@ -56,9 +52,9 @@ pub struct Readahead {
 #[derive(Clone, Debug)]
 struct SequentialRun {
     start: u64,
-    /// Everything in `start..front` has been read.
+    /// All of `start..end` has been read.
     end: u64,
-    /// How far has been fetched ahead.
+    /// The end of the range fetched ahead.
     fetched_to: u64,
     reads: u32,
     /// Length of the run before this one; 0 for the first.
@@ -70,18 +66,18 @@ struct SequentialRun {
 const EMPTY: ByteRange = ByteRange { start: 0, end: 0 };
 
 impl Readahead {
-    /// No run yet. `segment` is the dispatch unit, bytes.
+    /// A handle without a run. `segment` is the dispatch unit, bytes.
     pub fn new(segment: u64) -> Self {
         Self { segment, runs: Vec::new(), sequence: 0 }
     }
 
-    /// Whether some run has a window.
+    /// Whether any run has more than one read.
     pub fn is_sequential(&self) -> bool {
         self.runs.iter().any(|run| run.reads > 1)
     }
 
-    /// Takes note of a read and says what to fetch and what to give up. No
-    /// window is longer than `max` bytes, none reaches past `size`.
+    /// Records a read and returns what to fetch and what to abandon. No window is longer than `max`
+    /// bytes, and none reaches past `size`.
     pub fn observe(&mut self, read: ByteRange, size: u64, max: u64) -> Advice {
         self.sequence += 1;
         let found =
@@ -104,7 +100,7 @@ impl Readahead {
         Advice { fetch: self.runs[index].window(self.segment, size, max), abandon: EMPTY }
     }
 
-    /// The read went well up to here: `to` is how far has been fetched ahead.
+    /// Records that the run of `read` has been fetched ahead up to `to`.
     pub fn set_fetched(&mut self, read: ByteRange, to: u64) {
         let run = self.runs.iter_mut().find(|run| run.start <= read.start && read.end <= run.end);
         if let Some(run) = run {
@@ -112,7 +108,7 @@ impl Readahead {
         }
     }
 
-    /// Begins a run; returns what the latest one had fetched ahead.
+    /// Starts a run; returns the range that the latest run had fetched ahead.
     fn start_run(&mut self, read: ByteRange) -> ByteRange {
         let latest = self.runs.iter_mut().max_by_key(|run| run.last_used);
         let mut abandon = EMPTY;
@@ -139,8 +135,8 @@ impl Readahead {
         abandon
     }
 
-    /// Joins run `index` with one that begins where it has got to; returns
-    /// where it is then.
+    /// Merges run `index` with a run that starts inside it or at its end; returns the index of the
+    /// result.
     fn merge_following(&mut self, index: usize) -> usize {
         let start = self.runs[index].start;
         let front = self.runs[index].end;
@@ -151,8 +147,8 @@ impl Readahead {
         run.end = run.end.max(other.end);
         run.fetched_to = run.fetched_to.max(other.fetched_to);
         run.reads += other.reads;
-        // The one that was begun later was begun because requests overtook each
-        // other: what it was begun after is no run before it.
+        // The later run started because requests overtook each other, so its prediction does not
+        // count.
         if other.started < run.started {
             run.started = other.started;
             run.predicted = other.predicted;
@@ -173,12 +169,12 @@ impl SequentialRun {
         let window = length.saturating_mul(factor).min(likely).min(max);
         let mut end = self.end.saturating_add(window);
         if window >= segment {
-            // Whole segments, as soon as there are any.
+            // Use whole segments once the window has any.
             end -= end % segment;
         }
         let begin = self.fetched_to.max(self.end);
         let fetch = ByteRange::new(begin, end.min(size));
-        // Not in crumbs: wait until half a segment is due, or the file's end.
+        // No crumbs: wait until half a segment is due, or the file's end.
         let crumb = fetch.len() < window.min(segment) / 2 && fetch.end < size;
         if crumb { EMPTY } else { fetch }
     }
@@ -192,7 +188,7 @@ mod tests {
     const MIB: u64 = 1024 * KIB;
     const SIZE: u64 = 1024 * MIB;
 
-    /// Reads as told and returns the bytes taken and the bytes fetched, each once.
+    /// Makes the reads; returns the bytes read and the bytes fetched, each counted once.
     fn run(reads: impl Iterator<Item = ByteRange>, max: u64) -> (u64, u64) {
         let mut readahead = Readahead::new(MIB);
         let mut fetched = std::collections::BTreeSet::new();
@@ -265,8 +261,8 @@ mod tests {
 
     #[test]
     fn skipping_readers_whose_requests_overtake_each_other_are_not_read_past() {
-        // Runs of 1 MiB, of which the kernel makes now 1 MiB, now an eighth more,
-        // and every two requests swapped.
+        // Runs of 1 MiB, which the kernel makes 1 MiB or a quarter longer in turn, with every two
+        // requests swapped.
         let reads = (0..200u64).flat_map(|i| {
             let blocks = 8 + i % 2 * 2;
             (0..blocks).map(move |b| ByteRange::at(i * 2 * MIB + (b ^ 1) * 128 * KIB, 128 * KIB))
@@ -303,7 +299,7 @@ mod tests {
         let mut readahead = Readahead::new(MIB);
         let mut ahead = 0;
         for i in 0..400u64 {
-            // Each pair swapped.
+            // Each pair is swapped.
             let read = ByteRange::at((i ^ 1) * 128 * KIB, 128 * KIB);
             let advice = readahead.observe(read, SIZE, 16 * MIB);
             readahead.set_fetched(read, advice.fetch.end);

@@ -1,10 +1,12 @@
-//! Who gives up memory when it is short, and how much of it readahead may have.
+//! Frees memory when it is short, and limits the memory of readahead.
 //!
-//! In this order: what has been read and is kept for others; what was to be
-//! fetched ahead and has not been sent, the least urgent first, because that
-//! costs nothing but its place in the queue; what has arrived ahead of its
-//! reader, the oldest first. So who waits for data does not wait for memory that
-//! others hold for data that nobody waits for, however the readers came to it.
+//! The order is:
+//! 1. segments that have been read and are kept for others;
+//! 2. readahead that has not been dispatched, the least urgent first, because it costs only its
+//!    place in the queue;
+//! 3. segments that have arrived ahead of their reader, the oldest first.
+//!
+//! So a request for data never waits for memory that holds data without a waiting request.
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use crate::scheduler::Scheduler;
 use crate::volume::ByteRange;
 
 impl Reader {
-    /// What a request for `range` needs where nothing of it is known.
+    /// The memory that a request for `range` needs if none of it is known.
     pub(super) fn memory_cost(&self, range: ByteRange) -> u64 {
         split::split_range(range, std::iter::empty::<(ByteRange, ())>(), self.policy.segment)
             .iter()
@@ -25,17 +27,17 @@ impl Reader {
             .sum()
     }
 
-    /// How long a window may be now: the readers share what the budget has for
-    /// readahead. None where it would be shorter than what the reader asks for at
-    /// once (`request` bytes): so many readers keep the replicas busy without,
-    /// and who is lucky to get one would be served before the others.
+    /// The longest readahead window at present: the readers share half of the budget. 0 if the
+    /// share would be smaller than the read itself (`request` bytes). So many readers keep the
+    /// replicas busy without readahead, and the few readers with a window would be served before
+    /// the others.
     pub(super) fn readahead_window(&self, request: u64) -> u64 {
         let readers = self.active_readers.count() as u64;
         let share = self.policy.budget / 2 / readers;
         if share < request { 0 } else { self.policy.readahead_max.min(share) }
     }
 
-    /// Gives memory to those who wait in line for it.
+    /// Grants memory to the requests that wait for it, and reclaims some if it is short.
     pub fn serve_waiters(&self) {
         let budget = self.buffers.budget();
         budget.grant_waiters();
@@ -46,18 +48,18 @@ impl Reader {
         }
     }
 
-    /// The budget that pays for all memory of size.
+    /// The budget that pays for all large memory.
     pub fn budget(&self) -> &Budget {
         self.buffers.budget()
     }
 
-    /// Buffers that the budget has paid for.
+    /// The pool of buffers that the budget pays for.
     pub fn buffers(&self) -> &BufferPool {
         &self.buffers
     }
 
-    /// Claims `bytes` for something else than a read, ahead of the reads that wait; data that
-    /// no read waits for makes room. Call it with nothing locked.
+    /// Claims `bytes` for other purposes than a read, ahead of waiting reads. Evicts data that no
+    /// read waits for if necessary. Call it without holding a lock.
     pub fn claim_memory(&self, bytes: u64) -> Option<Reservation> {
         self.budget().claim_past_waiters(bytes).or_else(|| {
             self.reclaim(bytes);
@@ -65,16 +67,16 @@ impl Reader {
         })
     }
 
-    /// A buffer for `len` bytes, beyond the budget where that is short: only for what
-    /// something else bounds. `None` where the system has no memory. Call it with nothing
-    /// locked.
+    /// A buffer for `len` bytes. It exceeds the budget if that is short, so use it only where
+    /// something else limits the memory. `None` if the system has no memory. Call it without
+    /// holding a lock.
     pub fn allocate_buffer(&self, len: u64) -> Option<Buffer> {
         let class = size_class(len);
         let claim = self.claim_memory(class).unwrap_or_else(|| self.budget().overdraw(class));
         self.buffers.allocate(len as usize, claim).ok()
     }
 
-    /// Frees `bytes`, if there are so many that nobody waits for.
+    /// Frees `bytes` of memory, or as much as no request waits for.
     pub(super) fn reclaim(&self, bytes: u64) {
         let mut freed = self.eviction_queues.evict_consumed(bytes);
         if freed < bytes {
@@ -85,8 +87,7 @@ impl Reader {
         }
     }
 
-    /// Gives up what was to be fetched ahead and has not been sent; returns how
-    /// many bytes that was.
+    /// Abandons readahead that has not been dispatched; returns the bytes freed.
     fn drop_unsent(&self, bytes: u64) -> u64 {
         let mut freed = 0;
         let unsent: Vec<Arc<SegmentFetch>> = {
@@ -105,7 +106,7 @@ impl Reader {
                 .collect()
         };
         for fetch in unsent {
-            // The file's segments first, so that nobody joins it meanwhile.
+            // Lock the file's segments first, so that no request joins it in between.
             let known = fetch.segments();
             let mut known = known.as_ref().map(|known| known.lock());
             if abandon_unsent(&fetch, known.as_deref_mut(), &mut self.scheduler.lock()) {
@@ -116,8 +117,8 @@ impl Reader {
     }
 }
 
-/// Ends a segment that has not been sent and that nobody waits for, if it is
-/// one. Takes its file's segments, locked, if the file is open.
+/// Ends a segment if it has no attempt in flight and no request waits for it; returns whether it
+/// did. `segments` is its file's locked map, if the file is open.
 pub(super) fn abandon_unsent(
     fetch: &Arc<SegmentFetch>,
     segments: Option<&mut SegmentMap<SegmentFetch>>,

@@ -1,4 +1,4 @@
-//! What one replica has open of a file.
+//! A file's descriptor on one replica.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,29 +8,28 @@ use parking_lot::Mutex;
 use crate::backend::BackendFile;
 use crate::volume::FileVersion;
 
-/// The file on one replica.
+/// The state of a file on one replica.
 #[derive(Default)]
 pub(super) struct ReplicaSlot {
     pub(super) descriptor: Mutex<Descriptor>,
-    /// Until when it is left alone. Locked during an open, which may hang; taken
-    /// before `held`.
+    /// When its version ban ends. Locked during an open, which may hang; taken before `descriptor`.
     pub(super) banned_until: Mutex<Option<Instant>>,
-    /// When reading it failed.
+    /// When a read of it last failed or hung.
     pub(super) failed_at: Mutex<Option<Instant>>,
 }
 
-/// What is open on one replica. Never locked for long.
+/// The open file on one replica. Its lock is never held for long.
 #[derive(Default)]
 pub(super) enum Descriptor {
     #[default]
     Closed,
-    /// Open since an older version, or doubted; whether it shows this one is not known.
+    /// Open since an older version, or in doubt; it may not have this version.
     Unverified(Arc<dyn BackendFile>, LastVersion),
     /// Its own open showed this version.
     Verified(Arc<dyn BackendFile>),
 }
 
-/// Which version a descriptor showed last.
+/// The last version that a descriptor showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastVersion {
     Known(FileVersion),
@@ -38,7 +37,7 @@ pub(super) enum LastVersion {
 }
 
 impl Descriptor {
-    /// The file and the version that it showed, where the file is now at `version`.
+    /// The file and the last version that it showed. `version` is the present one.
     pub(super) fn with_last_version(
         &self,
         version: FileVersion,
@@ -50,7 +49,7 @@ impl Descriptor {
         }
     }
 
-    /// The file, at whatever version it was opened.
+    /// The file, at any version.
     pub(super) fn file(&self) -> Option<&Arc<dyn BackendFile>> {
         match self {
             Self::Closed => None,

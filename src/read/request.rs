@@ -1,5 +1,4 @@
-//! One read request: the segments that it needs, and the reply that waits for
-//! them.
+//! One read request: the segments that it needs, and the waiting reply.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -13,12 +12,11 @@ use crate::replicas::request_deadline::{Deadlines, RequestDeadline};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 use crate::volume::ByteRange;
 
-/// Where the answer goes. Called once, on whatever thread brought the last
-/// byte or the error.
+/// Receives the answer. Called once, on the thread that delivers the last byte or the error.
 pub type Sink = Box<dyn FnOnce(Result<ReadData, ReadError>) + Send>;
 
-/// The bytes of an answered read, in order, still where they were read into.
-/// Some may be pages in a pipe: those can be taken once.
+/// The bytes of an answered read, in order, still in the buffers into which they were read. Some
+/// may be pages in a pipe, which can be taken once.
 pub struct ReadData {
     parts: Vec<(Arc<SegmentData>, Range<usize>)>,
 }
@@ -29,7 +27,7 @@ impl ReadData {
         Self { parts: Vec::new() }
     }
 
-    /// The first `len` of these bytes.
+    /// The first `len` bytes of a buffer.
     pub fn from_buffer(bytes: Buffer, len: usize) -> Self {
         Self { parts: vec![(Arc::new(SegmentData::from_buffer(bytes)), 0..len)] }
     }
@@ -44,8 +42,7 @@ impl ReadData {
         self.len() == 0
     }
 
-    /// The bytes where they lie in memory, one slice for each segment; `None`
-    /// where some do not.
+    /// The bytes in memory, one slice for each segment; `None` if some are in a pipe.
     pub fn slices(&self) -> Option<Vec<IoSlice<'_>>> {
         let mut slices = Vec::with_capacity(self.parts.len());
         for (data, range) in &self.parts {
@@ -54,10 +51,10 @@ impl ReadData {
         Some(slices)
     }
 
-    /// Gives the bytes to `pipe`, once.
+    /// Moves the bytes to `pipe`; works once.
     ///
     /// # Errors
-    /// Where they do not fit, or have been given before.
+    /// They do not fit, or have been moved before.
     pub fn move_to_pipe(&self, pipe: &mut Pipe) -> io::Result<()> {
         self.parts.iter().try_for_each(|(data, range)| data.move_to_pipe(range.clone(), pipe))
     }
@@ -65,7 +62,7 @@ impl ReadData {
     /// A copy of the bytes.
     ///
     /// # Errors
-    /// Where they have been given to a pipe, or there is no memory.
+    /// They have been moved to a pipe, or there is no memory.
     pub fn to_vec(&self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(self.len())?;
@@ -76,48 +73,46 @@ impl ReadData {
     }
 }
 
-/// What somebody asks for.
+/// The parameters of a read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadParams {
     /// Bytes of the file.
     pub range: ByteRange,
-    /// When the application asked; the deadline counts from then.
+    /// When the application made the request; the deadline counts from then.
     pub since: Instant,
-    /// Whether who asks looks what there is now when he is told that the file is
-    /// another one. He is told then without waiting for replicas that are late.
+    /// Whether the caller looks for the current version after a version mismatch. It then gets that
+    /// error without waiting for late replicas.
     pub fails_fast_on_stale: bool,
-    /// Who asks.
+    /// The origin of the request.
     pub origin: RequestOrigin,
 }
 
-/// Who asks for a read, as a trace shows it.
+/// The origin of a read, as shown in traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestOrigin {
     /// The open handle.
     pub handle: u64,
-    /// The process or thread, as the kernel numbers it for the daemon; 0 where it
-    /// does not say.
+    /// The thread id that the kernel reports to the daemon; 0 if it reports none.
     pub process: u32,
 }
 
-/// A part of a request: a range of the file that is on its way, or here.
+/// A part of a request: a range of the file, pending or delivered.
 pub(super) trait RequestPart {
     /// Its bytes of the file.
     fn range(&self) -> ByteRange;
 
-    /// The bytes, if they are here.
+    /// Its data, if delivered.
     fn data(&self) -> Option<Arc<SegmentData>>;
 
-    /// Whether it is not here, and a replica has said that the file is another one.
+    /// Whether it is pending and a replica has reported another version of the file.
     fn has_version_mismatch(&self) -> bool;
 }
 
-/// A request whose bytes are not all here yet.
+/// A request whose bytes have not all arrived yet.
 pub(super) struct ReadRequest<P> {
     pub(super) range: ByteRange,
-    /// Who asked.
     pub(super) origin: RequestOrigin,
-    /// When the request came.
+    /// When the application made the request.
     pub(super) since: Instant,
     /// As [`ReadParams::fails_fast_on_stale`].
     pub(super) fails_fast_on_stale: bool,
@@ -129,7 +124,7 @@ struct RequestState<P> {
     parts: Vec<Arc<P>>,
     /// How long it may wait.
     deadline: RequestDeadline,
-    /// Until it has been answered.
+    /// `Some` until the request is answered.
     sink: Option<Sink>,
 }
 
@@ -139,8 +134,8 @@ impl<P: RequestPart> ReadRequest<P> {
         let term = RequestDeadline::new(since, deadlines);
         let state =
             Mutex::new(RequestState { parts: Vec::new(), deadline: term, sink: Some(sink) });
-        // One more than there are parts, so that nothing is answered while the
-        // parts are still being collected; `collected` takes it away.
+        // One more than the number of parts, so that the request is not answered while its parts
+        // are still being collected. The call of `part_arrived` after the collection takes it away.
         Self {
             range,
             origin: by,
@@ -151,27 +146,26 @@ impl<P: RequestPart> ReadRequest<P> {
         }
     }
 
-    /// Adds the next part; `awaited` where its bytes are not here yet.
+    /// Adds the next part.
     pub(super) fn add_part(&self, fetch: Arc<P>) {
         self.missing_count.fetch_add(1, Ordering::Relaxed);
         self.state.lock().parts.push(fetch);
     }
 
-    /// One part is here, or all parts have been collected. True for the last:
-    /// the caller then answers.
+    /// Counts an arrived part, or the end of the collection. True for the last of these: the caller
+    /// then answers.
     pub(super) fn part_arrived(&self) -> bool {
         self.missing_count.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether the answer has been given.
+    /// Whether the request has been answered.
     pub(super) fn is_answered(&self) -> bool {
         self.state.lock().sink.is_none()
     }
 
-    /// Answers with the bytes; returns the segments that they came from, with
-    /// the number of bytes taken of each. Nothing where it was answered before.
-    /// `before` is told of the bytes first: whoever has his answer may look at
-    /// the counters at once.
+    /// Answers with the bytes. Returns the segments that they came from, with the number of bytes
+    /// taken from each; empty if it was already answered. Calls `before` with the number of bytes
+    /// first, because a caller with its answer may read the counters at once.
     pub(super) fn reply_data(&self, before: impl FnOnce(u64)) -> Vec<(Arc<P>, u64)> {
         let (parts, sink) = {
             let mut state = self.state.lock();
@@ -192,52 +186,51 @@ impl<P: RequestPart> ReadRequest<P> {
         taken
     }
 
-    /// Whether somebody has said of a part that is missing that the file is another
-    /// one by now.
+    /// Whether a replica has reported another version of the file for a pending part.
     pub(super) fn has_version_mismatch(&self) -> bool {
         self.parts().iter().any(|fetch| fetch.has_version_mismatch())
     }
 
-    /// The segments that it lacks came nearer at `at`.
+    /// Records that the missing segments came nearer at `at`.
     pub(super) fn record_progress(&self, at: Option<Instant>) {
         self.with_deadline(|term| term.record_progress(at));
     }
 
-    /// Looks at, or changes, how long it may wait.
+    /// Reads or changes its deadline.
     pub(super) fn with_deadline<T>(&self, of: impl FnOnce(&mut RequestDeadline) -> T) -> T {
         of(&mut self.state.lock().deadline)
     }
 
-    /// The thread that waits for it.
+    /// The thread that waits for the answer.
     fn requesting_thread(&self) -> RequestingThread {
         RequestingThread::from_tid(self.origin.process)
     }
 
-    /// Whether that thread has been killed; looked at now and then.
+    /// Whether that thread has been killed; checked at intervals.
     pub(super) fn is_killed(&self, now: Instant) -> bool {
         self.with_deadline(|term| term.take_due_kill_check(now))
             && self.requesting_thread().is_killed()
     }
 
-    /// Its segments, where they are known.
+    /// Its parts; empty after the answer and while it waits for memory.
     pub(super) fn parts(&self) -> Vec<Arc<P>> {
         self.state.lock().parts.clone()
     }
 
-    /// One of the parts of a request that has not been answered.
+    /// The first part of an unanswered request.
     pub(super) fn first_part(&self) -> Option<Arc<P>> {
         self.state.lock().parts.first().map(Arc::clone)
     }
 
-    /// The segments of a request that has not been answered that are not here.
+    /// The ranges of an unanswered request's parts that have not been delivered.
     pub(super) fn missing_parts(&self) -> Vec<ByteRange> {
         let parts = self.parts();
         let missing = parts.iter().filter(|fetch| fetch.data().is_none());
         missing.map(|fetch| fetch.range()).collect()
     }
 
-    /// Answers with an error, unless it has been answered; returns the parts
-    /// that it had, for those that have not arrived to be given up.
+    /// Answers with an error, unless it was answered before. Returns its parts, for the caller to
+    /// abandon the pending ones.
     pub(super) fn reply_error(&self, error: ReadError) -> Option<Vec<Arc<P>>> {
         let (parts, sink) = {
             let mut state = self.state.lock();

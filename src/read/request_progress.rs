@@ -1,17 +1,17 @@
-//! Requests that nothing moves any more.
+//! Detects requests that make no progress.
 //!
-//! A deadline counts from when the request came, and again from each time that each
-//! segment that it lacks came nearer. A segment comes nearer:
+//! A deadline counts from the arrival of the request, and again from each time that each of its
+//! missing segments came nearer. A segment comes nearer:
 //!
-//! - in the scheduler's queue, when a replica that may be sent it delivers another one:
-//!   files take turns there, so its own turn comes. Where segments of its file are on
-//!   their way, it is behind these: when one is delivered, or comes nearer;
-//! - in a replica's pool or at its server, when the replica answers what was queued
-//!   before it, or a part of it ([`crate::backend::Replica::last_progress`]).
+//! - in the scheduler's queue, when a replica to which it may be dispatched delivers another
+//!   segment: files take turns there, so its own turn comes. If segments of its file are in flight,
+//!   it queues behind these, and comes nearer when one of them is delivered or comes nearer;
+//! - in a replica's pool or at its server, when the replica answers an earlier job, or a part of it
+//!   ([`crate::backend::Replica::last_progress`]).
 //!
-//! So a slow replica fails no request of a long queue, and an attempt that hangs ends its
-//! request, whatever its replica delivers to others. A request that waits for memory
-//! moves with each delivery, which frees some.
+//! So a slow replica fails no request in a long queue. A hung attempt ends its request, no matter
+//! what its replica delivers to others. A request that waits for memory makes progress with each
+//! delivery, which frees memory.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,14 +23,14 @@ use crate::replicas::request_deadline::DeadlineVerdict;
 use crate::volume::ReplicaId;
 
 impl Reader {
-    /// Whether a request has waited for long enough.
+    /// Whether a request has passed its deadline.
     pub(super) fn is_expired(self: &Arc<Self>, request: &ReadRequest, now: Instant) -> bool {
         let parts = request.parts();
         let moved = match parts.is_empty() {
             true => self.scheduler.lock().last_delivery(self.replicas.all()),
             false => {
                 let missing = parts.iter().filter(|part| part.data().is_none());
-                // `None`, where one has not moved at all, is the least.
+                // `None`, for a segment without any progress, is the minimum.
                 missing.map(|part| self.last_progress(part)).min().flatten()
             }
         };
@@ -50,7 +50,7 @@ impl Reader {
         }
     }
 
-    /// Has the segments that are not here sent to replicas that they were sent to before.
+    /// Queues the pending segments again, for replicas that were already asked too.
     fn retry_parts(self: &Arc<Self>, parts: &[Arc<SegmentFetch>]) {
         let mut dispatches = Vec::new();
         let mut scheduler = self.scheduler.lock();
@@ -62,7 +62,7 @@ impl Reader {
         self.dispatch(dispatches);
     }
 
-    /// When a segment that is not here last came nearer.
+    /// When a pending segment last came nearer.
     fn last_progress(&self, fetch: &Arc<SegmentFetch>) -> Option<Instant> {
         let FetchProgress { dispatched_at: sent_on, tickets: queued, queued_for: awaited } =
             fetch.progress();
@@ -81,7 +81,7 @@ impl Reader {
     }
 }
 
-/// The attempts in the replicas' pools at segments of the same file that are not here.
+/// The tickets of all attempts at pending segments of the same file.
 fn tickets_in_pools(fetch: &SegmentFetch) -> Vec<(ReplicaId, Ticket)> {
     let Some(known) = fetch.segments() else { return Vec::new() };
     let segments: Vec<_> = known.lock().iter().map(Arc::clone).collect();

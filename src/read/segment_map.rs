@@ -1,4 +1,4 @@
-//! The segments of one file that are known: fetched, or being fetched.
+//! The known segments of one file: fetched, or being fetched.
 //!
 //! *Invariant:* they do not overlap.
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::volume::ByteRange;
 
-/// A range of a file, as the map needs to know it.
+/// A segment, as seen by the map.
 pub(super) trait Segment {
     /// Its bytes of the file.
     fn range(&self) -> ByteRange;
@@ -30,12 +30,12 @@ impl<S: Segment> SegmentMap<S> {
         self.0.insert(segment.range().start, segment);
     }
 
-    /// All of them, in order.
+    /// All segments, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<S>> {
         self.0.values()
     }
 
-    /// Those that meet `range`, in order.
+    /// The segments that intersect `range`, in order.
     pub(super) fn known(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Arc<S>)> {
         let first = self
             .0
@@ -48,7 +48,7 @@ impl<S: Segment> SegmentMap<S> {
             .map(|(_, segment)| (segment.range(), Arc::clone(segment)))
     }
 
-    /// Forgets segments that have given away what `range` wants of them.
+    /// Removes segments whose bytes in `range` have been moved away.
     pub(super) fn drop_consumed(&mut self, range: ByteRange) {
         let gone = |(part, segment): (ByteRange, Arc<S>)| {
             let wanted = part.intersect(range);
@@ -60,7 +60,7 @@ impl<S: Segment> SegmentMap<S> {
         }
     }
 
-    /// Forgets a segment, if it is the one that is known there.
+    /// Removes a segment, if it is the known one at its start.
     pub(super) fn forget(&mut self, segment: &Arc<S>) {
         let start = segment.range().start;
         if self.0.get(&start).is_some_and(|known| Arc::ptr_eq(known, segment)) {
@@ -68,7 +68,7 @@ impl<S: Segment> SegmentMap<S> {
         }
     }
 
-    /// Takes those out that `is_gone` names.
+    /// Removes and returns the segments that match `is_gone`.
     pub(super) fn take_where(&mut self, is_gone: impl Fn(&S) -> bool) -> Vec<Arc<S>> {
         let gone = self.0.iter().filter(|(_, segment)| is_gone(segment));
         let starts: Vec<u64> = gone.map(|(start, _)| *start).collect();

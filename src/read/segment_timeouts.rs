@@ -1,9 +1,8 @@
-//! Segments that a request has just waited for until its deadline.
+//! Segments on which a request has just timed out.
 //!
-//! The kernel asks once more, page by page, for what its readahead failed to
-//! bring. That second request, right after the first one's deadline, is not
-//! given another one, or the application would wait twice as long. It is about
-//! the same segment; reads of all others are tried as usual.
+//! When the kernel's readahead fails, the kernel asks again for the same data, page by page. That
+//! second request comes right after the first one's deadline. It fails at once, or the application
+//! would wait twice as long. Reads of all other segments proceed as usual.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +10,22 @@ use parking_lot::Mutex;
 
 use crate::volume::ByteRange;
 
-/// For how long such a segment is not waited for again.
+/// How long a read of such a segment fails at once.
 const RECENT: Duration = Duration::from_millis(100);
 
-/// Segments of one file, with the time when they were given up.
+/// Segments of one file, with the times of their timeouts.
 #[derive(Default)]
 pub(super) struct SegmentTimeouts(Mutex<Vec<(ByteRange, Instant)>>);
 
 impl SegmentTimeouts {
-    /// A request has waited for these until its deadline.
+    /// Records that a request has timed out on these segments.
     pub(super) fn add(&self, segments: impl Iterator<Item = ByteRange>, now: Instant) {
         let mut expired = self.0.lock();
         expired.retain(|(_, at)| is_recent(*at, now));
         expired.extend(segments.map(|segment| (segment, now)));
     }
 
-    /// The parts of `range` that lie in one of them.
+    /// The parts of `range` that lie in such segments.
     pub(super) fn within(&self, range: ByteRange, now: Instant) -> Vec<ByteRange> {
         let mut expired = self.0.lock();
         expired.retain(|(_, at)| is_recent(*at, now));

@@ -1,22 +1,21 @@
-//! What of a range is there, and what is to be fetched.
+//! Splits a range into known and missing pieces.
 
 use crate::volume::ByteRange;
 
-/// A part of a range that was asked for.
+/// A part of a requested range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece<K> {
-    /// Somebody has fetched or is fetching it.
+    /// Fetched already, or being fetched.
     Known(K, ByteRange),
-    /// Nobody has; never crosses a segment boundary.
+    /// Not known; never crosses a segment boundary.
     Missing(ByteRange),
 }
 
-/// Cuts `wanted` into pieces, in order, without gap or overlap.
+/// Splits `wanted` into pieces, in order, without gap or overlap.
 ///
-/// `known` are the ranges that are there or on their way and meet `wanted`, in
-/// order and disjoint. What lies between them is cut at multiples of
-/// `segment`, so that each missing piece is one positioned read of one replica,
-/// and nothing is fetched that was not asked for.
+/// `known` has the fetched and pending ranges that intersect `wanted`, in order and disjoint. The
+/// gaps between them are cut at multiples of `segment`. So each missing piece is one positioned
+/// read of one replica, and nothing is fetched that was not requested.
 pub fn split_range<K>(
     wanted: ByteRange,
     known: impl Iterator<Item = (ByteRange, K)>,

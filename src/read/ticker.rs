@@ -1,4 +1,5 @@
-//! What time brings: late segments, passed deadlines, and memory to be handed on.
+//! The periodic work of reads: late segments, passed deadlines, killed callers, and waiting
+//! requests for memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,26 +12,26 @@ use crate::backend::BackendError;
 use crate::replicas::request_deadline::KILL_CHECK_INTERVAL;
 use crate::replicas::{PendingWork, Ticked, lateness};
 
-/// Answered requests behind one that is not are swept out past this number.
+/// Above this number, answered requests behind an unanswered one are removed.
 const MAX_ANSWERED: usize = 1024;
 
 /// Requests that have waited for long.
 struct OldRequests {
     /// Their deadlines may have passed.
     due: Vec<Arc<ReadRequest>>,
-    /// Old enough to ask whether their callers were killed.
+    /// Old enough to check whether their callers were killed.
     may_be_killed: Vec<Arc<ReadRequest>>,
-    /// Their callers look again where a replica says that the file is another one.
+    /// Late requests whose callers look for the current version after a version mismatch.
     fail_fast: Vec<Arc<ReadRequest>>,
 }
 
 impl Reader {
-    /// Something is under way that the clock is to look after.
+    /// Wakes the ticker: requests or attempts are in progress.
     pub(super) fn wake_ticker(&self) {
         self.replicas.ticker().wake_to_linger();
     }
 
-    /// Sends late segments to a second replica.
+    /// Hedges late segments.
     fn hedge_late_segments(self: &Arc<Self>, now: Instant) {
         let mut late = Vec::new();
         let mut dispatches = Vec::new();
@@ -49,7 +50,7 @@ impl Reader {
         self.dispatch(dispatches);
     }
 
-    /// Sweeps answered requests out, and returns those that have waited for long.
+    /// Removes answered requests, and returns those that have waited for long.
     fn old_requests(&self, now: Instant) -> OldRequests {
         let mut requests = self.requests.lock();
         while requests.front().is_some_and(|first| first.is_answered()) {
@@ -57,7 +58,7 @@ impl Reader {
         }
         let age = |request: &ReadRequest| now.saturating_duration_since(request.since);
         let half = self.policy.deadlines.while_responsive / 2;
-        // Behind one that has progress there may be others that have been answered.
+        // Behind a request that makes progress, others may have been answered.
         let is_due = |request: &&Arc<ReadRequest>| {
             !request.is_answered() && request.with_deadline(|deadline| deadline.is_due(now))
         };

@@ -1,6 +1,6 @@
-//! Telling whoever listens what becomes of each read and of each segment.
+//! Reports each read and each segment to trace subscribers.
 //!
-//! Nobody listens most of the time: that is looked at first, and costs one load.
+//! Usually there is none. Checking for that comes first, and costs one load.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct AttemptTrace<'a> {
     pub(super) took: Duration,
     pub(super) is_readahead: bool,
     pub(super) is_hedge: bool,
-    /// Whether it came first.
+    /// On success, whether it was the first to deliver.
     pub(super) result: Result<bool, BackendError>,
 }
 
@@ -41,12 +41,12 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Reader {
-    /// What becomes of each read from now on, after `first`.
+    /// Subscribes to the trace of all reads from now on; the stream begins with `first`.
     pub fn subscribe_trace(&self, first: TraceLine) -> TraceStream {
         self.tracer.subscribe(first)
     }
 
-    /// Whoever listens has heard all that there is to hear.
+    /// Ends all traces.
     pub fn end_traces(&self) {
         self.tracer.close_all();
     }
@@ -62,7 +62,7 @@ impl Reader {
         }
     }
 
-    /// A request was answered, from these segments.
+    /// Reports an answered request, with its segments.
     pub(super) fn trace_request<'a>(
         &self,
         request: &ReadRequest,
@@ -92,7 +92,7 @@ impl Reader {
         });
     }
 
-    /// An attempt has ended.
+    /// Reports an ended attempt.
     pub(super) fn trace_attempt(&self, attempted: &AttemptTrace<'_>, now: Instant) {
         if !self.tracer.is_on() {
             return;
@@ -121,7 +121,8 @@ impl Reader {
     }
 }
 
-/// Readahead is dropped where its file is closed or memory is short. All ways lead here.
+/// Reports unread readahead. Every way to drop a segment ends here, such as closing its file or
+/// eviction.
 impl Drop for SegmentFetch {
     fn drop(&mut self) {
         let tracer = &self.file.tracer;

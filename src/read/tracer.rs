@@ -1,7 +1,7 @@
-//! Whoever listens to what becomes of each read, and what is sent to them.
+//! The trace subscribers, and the lines that are sent to them.
 //!
-//! Who listens has a queue of bounded length; what does not fit into it is counted and left
-//! out, so no read waits for it.
+//! Each subscriber has a bounded queue. Lines that do not fit are counted and dropped, so no read
+//! waits for a subscriber.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,15 +14,14 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 use crate::telemetry::trace::TraceLine;
 use crate::volume::{ReplicaId, ReplicaMap};
 
-/// Lines that wait for one listener: some MiB, and a tenth of a second of the most that
-/// a daemon answers.
+/// Lines that wait for one subscriber: a few MiB, and a tenth of a second at the highest rate of a
+/// daemon.
 const QUEUE_LEN: usize = 16 * 1024;
 
-/// Files that a listener is taken to remember; he is told their names again after so
-/// many others.
+/// Files that a subscriber is assumed to remember. After this many, it gets all file names again.
 const MAX_NAMED_FILES: usize = 1 << 20;
 
-/// Whoever listens.
+/// The subscribers of a volume's trace.
 #[derive(Default)]
 pub(super) struct Tracer {
     /// The names of the replicas.
@@ -34,19 +33,19 @@ pub(super) struct Tracer {
 struct TraceSubscriber {
     since: Instant,
     lines: Sender<TraceLine>,
-    /// Files that he has been told of.
+    /// Files whose names the subscriber has received.
     named_files: HashSet<u64>,
     dropped_lines: Arc<AtomicU64>,
 }
 
-/// Where the lines come.
+/// A subscriber's end of the trace.
 pub struct TraceStream {
     lines: Receiver<TraceLine>,
     dropped_lines: Arc<AtomicU64>,
 }
 
 impl TraceStream {
-    /// The next line; none where the volume is going away.
+    /// The next line; `None` when the volume stops.
     pub async fn next(&mut self) -> Option<TraceLine> {
         match self.dropped_lines.swap(0, Ordering::Relaxed) {
             0 => self.lines.recv().await,
@@ -80,7 +79,7 @@ impl Tracer {
         TraceStream { lines, dropped_lines: lost }
     }
 
-    /// Nobody is told anything any more.
+    /// Ends all subscriptions.
     pub(super) fn close_all(&self) {
         self.is_on.store(false, Ordering::Relaxed);
         self.subscribers.lock().clear();
@@ -91,8 +90,8 @@ impl Tracer {
         &self.names[id]
     }
 
-    /// Sends `line` to all, after the line that names the file, where it is new to them.
-    /// `line` gets the time when they began to listen.
+    /// Sends `line` to all subscribers, preceded by the file's line for those that do not know the
+    /// file. `line` takes the time when the subscription began.
     pub(super) fn emit(
         &self,
         file_number: u64,
@@ -106,7 +105,7 @@ impl Tracer {
             }
             if listener.named_files.insert(file_number) {
                 let named = listener.try_send(file_line());
-                // He has not heard of it, so he is told again.
+                // The file's line was dropped, so send it again next time.
                 if named == SendOutcome::QueueFull {
                     listener.named_files.remove(&file_number);
                 }

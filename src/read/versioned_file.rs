@@ -1,12 +1,11 @@
-//! One version of one file, open on as many replicas as were asked to read it.
+//! One version of one file, open on the replicas that were asked to read it.
 //!
-//! A [`VersionedFile`] never changes its version. A replica opens the file
-//! when it is first sent a segment of it, on its own pool, and serves it only
-//! if that open showed the same version.
+//! A [`VersionedFile`] never changes its version. A replica opens the file, on its own pool, when
+//! the first segment of it is dispatched there. The replica serves the file only if that open
+//! showed the same version.
 //!
-//! What the older version had open is taken along: a file that has lost its name
-//! is reached no other way, and as long as it is open its inode number is not
-//! given to another file.
+//! A new version takes over the descriptors of the older one. A file without a name can be reached
+//! in no other way, and while it is open its inode number is not reused.
 
 mod replica_open;
 
@@ -28,13 +27,13 @@ use crate::volume::{
     AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet, VolumeMode,
 };
 
-/// For how long a replica that showed another version is left alone. As long as
-/// an NFS client trusts the attributes of a file that has just changed
-/// (acregmin, 3 s): before that it would show the same again.
+/// How long a replica that showed another version is not asked. This is how long an NFS client
+/// trusts the attributes of a recently changed file (acregmin, 3 s): until then it would show the
+/// same again.
 const VERSION_BAN: Duration = Duration::from_secs(3);
 
-/// And one on which reading the file failed. A server that has been restarted
-/// should not be missed for long.
+/// How long a replica is not asked after a read of the file failed or hung there. It is short, so
+/// that a restarted server comes back soon.
 const FAILURE_BAN: Duration = Duration::from_secs(1);
 
 /// A file at one version.
@@ -43,62 +42,62 @@ pub struct VersionedFile {
     path: PathBuf,
     version: FileVersion,
     mode: VolumeMode,
-    /// In whose name replicas open it.
+    /// The credentials under which replicas open it.
     credentials: Mutex<Credentials>,
-    /// Whether what an older version has open does not count, even where it shows
-    /// this version: times may be too coarse to tell two writes apart.
+    /// Whether an older version's descriptors must be opened again even if they show this version:
+    /// timestamps may be too coarse to distinguish two writes.
     must_reopen: bool,
-    /// What tells it from another file at its path.
+    /// Distinguishes it from another file at its path.
     file_identity: FileIdentity,
-    /// Tells its segments from other files' in the scheduler.
+    /// Identifies its segments in the scheduler.
     file_number: u64,
     placement_hints: PlacementHints,
     replicas: ReplicaMap<ReplicaSlot>,
     /// Replicas that have shown another version.
     version_banned: AtomicReplicaSet,
-    /// What was found out of its contents.
+    /// The results of its content checks.
     pub(super) content_check: ContentCheckState,
-    /// Replicas on which reading it has failed lately.
+    /// Replicas on which a read of it failed or hung recently.
     failure_banned: AtomicReplicaSet,
     /// Replicas whose open showed this version.
     verified: AtomicReplicaSet,
-    /// Replicas whose open has shown it at any time.
+    /// Replicas whose open has shown this version at any time.
     ever_verified: AtomicReplicaSet,
     readers: AtomicUsize,
-    /// Whether nobody will read it again: its segments are not kept.
+    /// Whether it will not be read again: its segments are not kept.
     is_retired: AtomicBool,
-    /// Whether segments that have been read are kept for its other readers.
+    /// Whether segments that have been read are kept for other readers of the file.
     keep_segments: AtomicBool,
     /// When a segment of it was last delivered.
     pub(super) last_delivery: Mutex<Option<Instant>>,
-    /// Segments for which a read has just passed its deadline.
+    /// Segments on which a read has just timed out.
     timeouts: SegmentTimeouts,
-    /// It hears of segments that are dropped unread.
+    /// Reports segments that are dropped unread.
     pub(super) tracer: Arc<Tracer>,
-    /// Its attributes, as they were shown last.
+    /// The attributes that a replica showed last.
     last_attr: Mutex<Option<Attr>>,
 }
 
-/// Where a file's chunks are, and what it is pinned to.
+/// A file's placement, and the replicas to which it is pinned.
 #[derive(Clone, Default)]
 pub(super) struct PlacementHints {
-    /// `None` where there is nobody to know.
+    /// `None` if no provider can locate it.
     pub(super) located_file: Option<Arc<LocatedFile>>,
-    /// Empty where it is not pinned.
+    /// Empty if it is not pinned.
     pub(super) pinned: ReplicaSet,
 }
 
-/// What is known of a file before a replica opens it.
+/// The properties of a file before a replica opens it.
 pub(super) struct FileParams {
     /// Relative to the replicas' roots.
     pub(super) path: PathBuf,
     pub(super) version: FileVersion,
     pub(super) mode: VolumeMode,
-    /// In whose name replicas open it.
+    /// The credentials under which replicas open it.
     pub(super) credentials: Credentials,
     pub(super) placement_hints: PlacementHints,
     pub(super) content_check: ContentCheckState,
-    /// It hears of segments that are dropped unread.
+    /// Reports segments that are dropped unread.
     pub(super) tracer: Arc<Tracer>,
 }
 
@@ -134,32 +133,32 @@ impl VersionedFile {
         }
     }
 
-    /// Every replica has to open it once more.
+    /// Every replica has to open it again.
     pub(super) fn set_must_reopen(&mut self) {
         self.must_reopen = true;
     }
 
-    /// What tells it from other files of its inode number.
+    /// Adds a generation that distinguishes it from other files with its inode number.
     pub(super) fn add_generation(&self, generation: Generation) {
         self.file_identity.add_generation(generation);
     }
 
-    /// It has no name any more: replicas that do not have it open cannot open it.
+    /// Marks it as having no name any more: replicas that do not have it open cannot open it.
     pub(super) fn set_unlinked(&self) {
         self.file_identity.set_unlinked();
     }
 
-    /// In whose name replicas open it.
+    /// The credentials under which replicas open it.
     pub fn credentials(&self) -> Credentials {
         self.credentials.lock().clone()
     }
 
-    /// Replicas are to open it in this name from now on.
+    /// Sets the credentials for later opens.
     pub fn set_credentials(&self, who: &Credentials) {
         self.credentials.lock().clone_from(who);
     }
 
-    /// Replica `id` has opened it, and its open showed this version.
+    /// Records that replica `id` has opened it, and that this open showed this version.
     pub fn record_verified_open(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
         let mut held = self.replicas[id].descriptor.lock();
         *held = Descriptor::Verified(file);
@@ -168,7 +167,7 @@ impl VersionedFile {
         self.version_banned.set_member(id, false);
     }
 
-    /// Replica `id` has it open, at whatever version.
+    /// Records that replica `id` has it open, at any version.
     pub fn record_open(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
         let mut held = self.replicas[id].descriptor.lock();
         if matches!(*held, Descriptor::Closed) {
@@ -176,7 +175,7 @@ impl VersionedFile {
         }
     }
 
-    /// What replicas have open of it, and whether their open showed this version.
+    /// The open files of all replicas; the flag says whether the open showed this version.
     pub fn open_descriptors(&self) -> Vec<(ReplicaId, bool, Arc<dyn BackendFile>)> {
         let held = |(id, slot): (ReplicaId, &ReplicaSlot)| match &*slot.descriptor.lock() {
             Descriptor::Closed => None,
@@ -186,37 +185,36 @@ impl VersionedFile {
         self.replicas.iter().filter_map(held).collect()
     }
 
-    /// The file as replica `id` has it open, at whatever version it is now.
+    /// The open file of replica `id`, at its current version.
     pub fn descriptor_on(&self, id: ReplicaId) -> Option<Arc<dyn BackendFile>> {
-        // What an older version of a copy has open may be the file before it was replaced.
+        // For a copy, an older version's descriptor may be of a file that has since been replaced.
         if self.mode == VolumeMode::Copies && !self.ever_verified.get().contains(id) {
             return None;
         }
         self.replicas[id].descriptor.lock().file().cloned()
     }
 
-    /// Replicas that have it open, at whatever version it is now.
+    /// Replicas that have it open, at its current version.
     pub fn replicas_with_descriptor(&self) -> ReplicaSet {
         let held = self.replicas.iter().filter(|(id, _)| self.descriptor_on(*id).is_some());
         held.fold(ReplicaSet::EMPTY, |all, (id, _)| all.with(id))
     }
 
-    /// Whether `attr` of the file are from before it came to be at this version, in `shared`
-    /// mode.
+    /// Whether `attr` are older than this version of the file. Use it in `shared` mode only.
     pub fn is_newer_than(&self, attr: &Attr) -> bool {
         attr.version().ctime < self.version.ctime
     }
 
-    /// Whether `attr`, which replica `id` shows by the file's name, are those of the file
-    /// that it has open, which was at this version and is at another one now. A file
-    /// that was replaced keeps its version. Blocks; call it on that replica's pool.
+    /// Whether the file changed in place: replica `id` has it open, its open showed this version,
+    /// and it has another version now. `attr`, found under the file's name, must belong to the same
+    /// file. A replaced file keeps its version. Blocks; call it on that replica's pool.
     pub fn is_changed_in_place(&self, attr: &Attr, id: ReplicaId) -> bool {
         let held = self.ever_verified.get().contains(id).then(|| self.descriptor_on(id)).flatten();
         let own = held.and_then(|file| file.attr().ok());
         own.is_some_and(|own| own.id == attr.id && !self.is_version(&own))
     }
 
-    /// Takes along what `older`, a version of the same file, has open.
+    /// Takes over the descriptors of `older`, another version of the same file.
     pub fn inherit_descriptors(&self, older: &VersionedFile) {
         self.file_identity.inherit(&older.file_identity);
         *self.last_attr.lock() = *older.last_attr.lock();
@@ -230,7 +228,7 @@ impl VersionedFile {
         }
     }
 
-    /// Whoever has `older` open has this one open, too: it is the same data.
+    /// Takes over the verified descriptors of `older`, which has the same data.
     pub fn adopt_open_files(&self, older: &VersionedFile) {
         for (id, slot) in older.replicas.iter() {
             if let Descriptor::Verified(file) = &*slot.descriptor.lock() {
@@ -239,65 +237,64 @@ impl VersionedFile {
         }
     }
 
-    /// A read has waited for these segments until its deadline.
+    /// Records that a read has timed out on these segments.
     pub(super) fn record_timeout(&self, segments: impl Iterator<Item = ByteRange>, now: Instant) {
         self.timeouts.add(segments, now);
     }
 
-    /// The parts of `range` for which that has just happened.
+    /// The parts of `range` on which a read has just timed out.
     pub(super) fn recent_timeouts(&self, range: ByteRange, now: Instant) -> Vec<ByteRange> {
         self.timeouts.within(range, now)
     }
 
-    /// A replica showed these attributes of it.
+    /// Records the attributes that a replica showed.
     pub fn set_last_attr(&self, attr: &Attr) {
         *self.last_attr.lock() = Some(*attr);
     }
 
-    /// The attributes that were shown last.
+    /// The attributes that a replica showed last.
     pub fn last_attr(&self) -> Option<Attr> {
         *self.last_attr.lock()
     }
 
-    /// The version that every byte read from here belongs to.
+    /// The version of every byte that is read from it.
     pub fn version(&self) -> FileVersion {
         self.version
     }
 
-    /// Whether these attributes are of its version.
+    /// Whether these attributes belong to this version.
     pub fn is_version(&self, attr: &Attr) -> bool {
         self.version.is_same_version(&attr.version(), self.mode)
     }
 
-    /// It as the object that jobs are about.
+    /// Its key for jobs on the replicas' pools.
     pub(super) fn path_key(&self) -> PathKey {
         self.path_key
     }
 
-    /// Where it was when it was opened, relative to the replicas' roots.
+    /// Its path when it was opened, relative to the replicas' roots.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where its chunks are, and what it is pinned to.
     pub(super) fn placement_hints(&self) -> &PlacementHints {
         &self.placement_hints
     }
 
-    /// Its number among all files opened.
+    /// Its number among all opened files.
     pub(super) fn file_number(&self) -> u64 {
         self.file_number
     }
 
-    /// Replicas that may read it: those that have not shown another version, and
-    /// have not failed. Others where there are none of these, so that the error is
-    /// theirs and not ours; but never those whose bytes are others.
+    /// Replicas that may read it: those that have not shown another version and on which no read
+    /// failed recently. If there are none, it falls back to the others, so that the error comes
+    /// from a replica. Replicas with different bytes are never included.
     pub fn candidates(&self) -> ReplicaSet {
         self.candidates_after(ReplicaSet::EMPTY)
     }
 
-    /// The same, where none of `tried` could read it. A replica that failed before may be
-    /// well again.
+    /// The same, after attempts at `tried` have failed. A replica that failed earlier may work
+    /// again.
     pub(super) fn candidates_after(&self, tried: ReplicaSet) -> ReplicaSet {
         let all = self.replicas.all().minus(self.content_check.excluded());
         let left = all.minus(self.version_banned.get());
@@ -305,18 +302,18 @@ impl VersionedFile {
         well.non_empty_or(left.non_empty_or(all).minus(tried))
     }
 
-    /// Replicas that may have this version, failing ones included.
+    /// Replicas that may have this version, including those on which a read failed.
     pub(super) fn candidates_with_failing(&self) -> ReplicaSet {
         let all = self.replicas.all().minus(self.content_check.excluded());
         all.minus(self.version_banned.get()).non_empty_or(all)
     }
 
-    /// Replicas that need not open it before they read it.
+    /// Replicas that can read it without opening it first.
     pub(super) fn verified_replicas(&self) -> ReplicaSet {
         self.verified.get()
     }
 
-    /// A replica gave less than the version promises: it is not at this version.
+    /// Bans a replica that delivered less than the version promises: it does not have this version.
     pub fn ban_for_version(&self, id: ReplicaId) {
         let slot = &self.replicas[id];
         let mut refused = slot.banned_until.lock();
@@ -325,9 +322,9 @@ impl VersionedFile {
         self.version_banned.set_member(id, true);
     }
 
-    /// Reading it failed on a replica, perhaps for this file's sake: it is read from
-    /// others for a while, and what is open there is looked at anew. False where
-    /// that was known. Does not block.
+    /// A read failed on a replica, perhaps because of this file. Other replicas serve it for a
+    /// while, and the descriptor must be verified again. False if the replica was already banned.
+    /// Does not block.
     pub(super) fn ban_for_failure(&self, id: ReplicaId, now: Instant) -> bool {
         let slot = &self.replicas[id];
         let mut held = slot.descriptor.lock();
@@ -340,16 +337,15 @@ impl VersionedFile {
         true
     }
 
-    /// Reading it hangs on a replica: it is read from others meanwhile, and for a while
-    /// after. Does not block.
+    /// A read of it hangs on a replica. Other replicas serve it until the call returns, and for a
+    /// while after. Does not block.
     pub(super) fn ban_for_hang(&self, id: ReplicaId, now: Instant) {
         *self.replicas[id].failed_at.lock() = Some(now);
         self.failure_banned.set_member(id, true);
     }
 
-    /// What is open on a replica is looked at anew before it is read from: the mount
-    /// that it was opened in may be gone, and another one in its place. Does not
-    /// block.
+    /// A replica's descriptor must be verified again before the next read: its mount may be gone
+    /// and another one in its place. Does not block.
     pub(super) fn mark_unverified(&self, id: ReplicaId) {
         self.mark_unverified_locked(&mut self.replicas[id].descriptor.lock(), id);
     }
@@ -361,8 +357,8 @@ impl VersionedFile {
         self.verified.set_member(id, false);
     }
 
-    /// What replica `id` has open as `file` is good for nothing any more: its server
-    /// does not know it. Whoever wants it opens it anew.
+    /// Drops the descriptor `file` of replica `id`, because its server no longer knows it. The next
+    /// read opens the file again.
     pub(super) fn drop_stale(&self, id: ReplicaId, file: &Arc<dyn BackendFile>) {
         let mut held = self.replicas[id].descriptor.lock();
         if held.file().is_some_and(|known| Arc::ptr_eq(known, file)) {
@@ -371,7 +367,7 @@ impl VersionedFile {
         }
     }
 
-    /// Lets replicas whose refusal is over be tried again.
+    /// Lifts the bans whose time has passed.
     pub fn expire_bans(&self) {
         if self.version_banned.get().is_empty() && self.failure_banned.get().is_empty() {
             return;
@@ -385,7 +381,7 @@ impl VersionedFile {
             {
                 self.failure_banned.set_member(id, false);
             }
-            // What is being opened will speak for itself.
+            // Skip a file that is being opened: the result of the open decides.
             let Some(refused) = slot.banned_until.try_lock() else { continue };
             if refused.is_some_and(|until| now >= until) {
                 self.version_banned.set_member(id, false);
@@ -393,28 +389,28 @@ impl VersionedFile {
         }
     }
 
-    /// Nobody will read it again. Call it before its segments are forgotten.
+    /// Marks that it will not be read again. Call this before its segments are forgotten.
     pub(super) fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);
     }
 
-    /// Whether nobody will read it again.
+    /// Whether it will not be read again.
     pub(super) fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::Acquire)
     }
 
-    /// So many handles read it.
+    /// Sets the number of handles that read it.
     pub fn set_readers(&self, readers: usize) {
         self.readers.store(readers, Ordering::Relaxed);
     }
 
-    /// How many handles read it.
+    /// The number of handles that read it.
     pub fn readers(&self) -> usize {
         self.readers.load(Ordering::Relaxed)
     }
 
-    /// Keep segments that have been read for its other readers, or do not. Not
-    /// worth it where the kernel caches them.
+    /// Whether to keep segments that have been read for its other readers. Not worth it if the
+    /// kernel caches the file.
     pub fn set_keep_segments(&self, keep: bool) {
         self.keep_segments.store(keep, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! The availability of replicas: which of them may be asked, whether a set of them answers,
-//! and what the outcome of each call says of them.
+//! The availability of replicas: which may be asked, whether a set of them answers, and how the
+//! outcome of each call counts.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,11 +12,11 @@ use crate::volume::{ReplicaId, ReplicaSet};
 /// Which replicas may be asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Availability {
-    /// All that may be asked at all.
+    /// All that may be asked; all replicas if none should be.
     pub usable: ReplicaSet,
-    /// Those of them that failed or were late lately.
+    /// Those that failed or were late recently.
     pub suspects: ReplicaSet,
-    /// Those of the suspects that failed by errors, and answer in time.
+    /// The suspects that failed with errors and answer in time.
     pub error_suspects: ReplicaSet,
 }
 
@@ -37,8 +37,8 @@ impl Replicas {
         availability
     }
 
-    /// Whether any replica of a set answers; their roots are asked. For what has waited for
-    /// long.
+    /// Whether any replica of a set answers. Asks their roots, so call it only for requests that
+    /// have waited for long.
     pub fn responsiveness(self: &Arc<Self>, of: ReplicaSet, now: Instant) -> Responsiveness {
         let mut health = self.lock_health();
         let responsiveness = health.responsiveness(of, now);
@@ -48,7 +48,7 @@ impl Replicas {
         responsiveness
     }
 
-    /// The outcome of a metadata call.
+    /// Records the outcome of a metadata call.
     pub fn record_call(self: &Arc<Self>, replica: ReplicaId, outcome: CallOutcome) {
         let now = Instant::now();
         let mut health = self.lock_health();

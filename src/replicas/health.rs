@@ -1,22 +1,20 @@
 //! Whether a replica may be asked, as one state machine.
 //!
-//! | state | meaning | it is left |
+//! | state | meaning | leaves |
 //! |---|---|---|
-//! | *healthy* | asked as its speed deserves | |
-//! | *suspect* | failed or was late lately: asked, but its reads go to a second replica sooner, and metadata is asked for elsewhere first | to healthy, when it delivered often enough, or nothing happened for a while |
-//! | *ejected* | not asked | to probing, when its time is over and it proved to be the mount that it was |
-//! | *probing* | asked one thing at a time, and a second replica soon after | to healthy, when it delivered; back to ejected, when it failed |
-//! | *absent* | its mount has gone from its place, or was not there yet | as ejected; the first time to healthy |
+//! | *healthy* | asked according to its speed | |
+//! | *suspect* | failed or was late recently: asked, but its reads are hedged sooner, and metadata calls go to other replicas first | to healthy, after enough deliveries, or after a time without trouble |
+//! | *ejected* | not asked | to probing, after its ejection time and a proof that it is still the same mount |
+//! | *probing* | one attempt at a time, hedged soon | to healthy, after a delivery; back to ejected, after a failure |
+//! | *absent* | its mount is gone, or was not there yet | as ejected; the first time to healthy |
 //!
-//! A failure is [`STRIKES_PER_FAILURE`] strikes, what is delivered takes one away, and
-//! [`STRIKES_TO_EJECT`] eject: three failures in a row, or more than a fifth of all. A replica
-//! is ejected, too, that delivers nothing while others do, and one that delivers
-//! next to nothing compared with them ([`SLOW_RATE_SHARE`]). Each ejection soon after the one
-//! before lasts twice as long.
+//! A failure is [`STRIKES_PER_FAILURE`] strikes, and a delivery takes one away. A replica is
+//! ejected at [`STRIKES_TO_EJECT`]: three failures in a row, or more than a fifth of all. A replica
+//! is also ejected if it delivers nothing while others do, or next to nothing compared with them
+//! ([`SLOW_RATE_SHARE`]). Each ejection soon after the previous one lasts twice as long.
 //!
-//! Pure: time comes in as an argument, and so does whether somebody else is left
-//! to be asked: the last replica is never ejected. What all replicas together have
-//! to do with it is in [`super::health_board`].
+//! Pure: time comes in as an argument, and so does whether another replica is left to ask: the last
+//! replica is never ejected. Decisions that depend on all replicas are in [`super::health_board`].
 
 use std::time::{Duration, Instant};
 
@@ -25,41 +23,41 @@ use serde::{Deserialize, Serialize};
 /// Strikes of one failure.
 const STRIKES_PER_FAILURE: u32 = 4;
 
-/// Strikes that eject.
+/// The number of strikes that ejects a replica.
 pub(super) const STRIKES_TO_EJECT: u32 = 3 * STRIKES_PER_FAILURE;
 
-/// A suspect that nothing has happened to for so long is healthy.
+/// A suspect without trouble for this long becomes healthy.
 const SUSPECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The first ejection. Short, because a replica that is back is worth having.
+/// The length of the first ejection. Short, because a replica that works again is useful.
 pub const MIN_EJECTION: Duration = Duration::from_secs(1);
 
-/// The longest: how late, at worst, a replica that is back is noticed. One that
-/// hung is noticed at once, by what comes back from it.
+/// The longest ejection, and so the longest time until a recovered replica is noticed. One that
+/// hung is noticed at once, when its calls return.
 pub const MAX_EJECTION: Duration = Duration::from_secs(10);
 
-/// An ejection that comes within so many times the last one's length after its end
-/// counts as its continuation.
+/// An ejection within this many times the present backoff after the last readmission counts as a
+/// relapse and keeps that backoff.
 const RELAPSE_FACTOR: u32 = 4;
 
-/// A replica that delivers less than this part of what the best one does is not
-/// worth the odd segment that a reader waits for.
+/// A replica that delivers less than this share of the best replica's rate is not worth a segment
+/// that a reader waits for.
 pub const SLOW_RATE_SHARE: f64 = 0.05;
 
-/// And it is asked again when it delivers this much.
+/// A replica that was ejected as slow is readmitted at this share of the best replica's rate.
 pub const READMIT_RATE_SHARE: f64 = 2.0 * SLOW_RATE_SHARE;
 
 /// A replica's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthState {
-    /// Asked as its speed deserves.
+    /// Asked according to its speed.
     Healthy,
-    /// Asked, and watched.
+    /// Asked, but watched: it failed or was late recently.
     Suspect,
     /// Not asked.
     Ejected,
-    /// Asked one thing at a time, to see whether it is back.
+    /// One attempt at a time, to see whether it works again.
     Probing,
     /// Not asked: it is not in service.
     Absent,
@@ -71,51 +69,51 @@ pub enum HealthState {
 pub enum HealthReason {
     /// Nothing has happened yet.
     Started,
-    /// It delivered.
+    /// It delivered data.
     Delivered,
-    /// Something that was asked of it failed.
+    /// An attempt or a call failed.
     Failed,
-    /// Something that it was asked for took longer than it should.
+    /// An attempt or a call was late.
     Late,
-    /// Too much of what was asked of it failed.
+    /// Too many attempts or calls failed.
     Failures,
     /// It delivered nothing while others did.
     Stalled,
-    /// It took longer than an attempt may.
+    /// An attempt passed the attempt deadline.
     Deadline,
-    /// It delivers next to nothing compared with others.
+    /// It delivered next to nothing compared with others.
     Slow,
-    /// It is the mount that it was.
+    /// It proved to be the same mount.
     Proved,
-    /// Its mount has gone from its place.
+    /// Its mount is gone.
     Gone,
-    /// There was no trouble with it for a while.
+    /// It had no trouble for a while.
     Quiet,
 }
 
-/// What came of looking whether a replica is the mount that it was.
+/// The result of a check whether a replica is still the same mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountCheck {
-    /// It is.
+    /// It is the same mount.
     SameMount,
-    /// It does not answer, or not well.
+    /// It does not answer, or answers with an error.
     Failed,
-    /// There is no mount in its place, or another one.
+    /// There is no mount at its path, or another one.
     MountGone,
-    /// It could not be looked: nothing is known of the replica.
+    /// The check could not be made, so nothing is known of the replica.
     Inconclusive,
 }
 
-/// What a call outside the read path tells of a replica.
+/// The outcome of a metadata call, for the health of its replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
     /// It answered.
     Success,
-    /// Another one answered first, which had been asked later.
+    /// Another replica answered first, although it was asked later.
     Late,
-    /// It has answered nothing since, perhaps for the object's sake.
+    /// The replica has answered nothing since the call. The cause may be the object.
     Unanswered,
-    /// It failed, perhaps for the object's sake.
+    /// It failed. The cause may be the object.
     AmbiguousError,
 }
 
@@ -126,18 +124,18 @@ pub struct Health {
     reason: HealthReason,
     since: Instant,
     strikes: u32,
-    /// When something failed or was late last.
+    /// When an attempt or a call last failed or was late.
     last_trouble: Instant,
-    /// When it may be asked for a proof; of an ejected or absent one.
+    /// The earliest time of the next mount check; for an ejected or absent replica.
     next_check: Instant,
-    /// Whether it has been asked for one.
+    /// Whether a mount check is in progress.
     is_check_pending: bool,
     backoff: Duration,
-    /// When it was ejected last, or found absent.
+    /// When it was last ejected, or found absent.
     ejected_at: Option<Instant>,
     /// When the last ejection ended.
     readmitted_at: Option<Instant>,
-    /// Why it was ejected last.
+    /// The reason for the last ejection.
     ejection_reason: HealthReason,
     ejections: u64,
 }
@@ -153,21 +151,21 @@ pub struct HealthTransition {
     pub reason: HealthReason,
 }
 
-/// How a replica is, for those who ask.
+/// A replica's health, for status reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthSnapshot {
     /// Its state.
     pub state: HealthState,
-    /// Why it is in it.
+    /// The reason for the last change of state.
     pub reason: HealthReason,
-    /// For how long.
+    /// The time since that change.
     pub state_age: Duration,
-    /// How often it was ejected, or found absent.
+    /// The number of ejections, absences included.
     pub ejections: u64,
 }
 
 impl Health {
-    /// A replica that nothing is known of yet.
+    /// A replica without any history.
     pub fn new(now: Instant) -> Self {
         Self {
             state: HealthState::Healthy,
@@ -185,7 +183,7 @@ impl Health {
         }
     }
 
-    /// A replica that has not been in service yet, and is being looked at.
+    /// A replica that has not been in service yet and is being examined.
     pub fn awaiting_admission(now: Instant) -> Self {
         Self { state: HealthState::Absent, is_check_pending: true, ..Self::new(now) }
     }
@@ -200,7 +198,7 @@ impl Health {
         self.state
     }
 
-    /// How it is.
+    /// Its present health.
     pub fn snapshot(&self, now: Instant) -> HealthSnapshot {
         let lasts = now.saturating_duration_since(self.since);
         HealthSnapshot {
@@ -211,12 +209,12 @@ impl Health {
         }
     }
 
-    /// Whether the replica may be asked, once at least.
+    /// Whether the replica may be asked at all.
     pub fn is_usable(&self) -> bool {
         !matches!(self.state, HealthState::Ejected | HealthState::Absent)
     }
 
-    /// Whether it is asked without reserve: somebody is left while this one is.
+    /// Whether it is asked without reserve. While such a replica is left, others may be ejected.
     pub fn is_in_rotation(&self) -> bool {
         matches!(self.state, HealthState::Healthy | HealthState::Suspect)
     }
@@ -226,25 +224,25 @@ impl Health {
         self.ejected_at.is_some_and(|ejected| ejected >= at)
     }
 
-    /// Whether it was ejected for being slow, and has not shown yet that it is not.
+    /// Whether it was ejected as slow and has not proved otherwise yet.
     pub fn is_speed_unproven(&self) -> bool {
         self.state == HealthState::Probing && self.ejection_reason == HealthReason::Slow
     }
 
-    /// Whether its time is over and it is to be asked for a proof, which
-    /// [`Health::mount_checked`] takes. Says so once.
+    /// Whether its ejection time is over and a mount check is due. Returns true once for each
+    /// check; [`Health::mount_checked`] takes the result.
     pub fn take_due_mount_check(&mut self, now: Instant) -> bool {
         let wants = !self.is_usable() && !self.is_check_pending && now >= self.next_check;
         self.is_check_pending |= wants;
         wants
     }
 
-    /// Whether it has been asked for a proof, which is to come.
+    /// Whether a mount check is in progress.
     pub fn is_mount_check_pending(&self) -> bool {
         self.is_check_pending
     }
 
-    /// It was asked for a proof.
+    /// Records the result of a mount check.
     pub fn mount_checked(&mut self, proof: MountCheck, now: Instant) -> Option<HealthTransition> {
         self.is_check_pending = false;
         match proof {
@@ -263,10 +261,10 @@ impl Health {
         }
     }
 
-    /// It delivered something.
+    /// Records a delivery.
     pub fn record_delivery(&mut self, now: Instant) -> Option<HealthTransition> {
         match self.state {
-            // What had been stuck there has come back: time for a proof.
+            // A call that hung there has returned, so a mount check is worthwhile now.
             HealthState::Ejected => {
                 if self.ejection_reason != HealthReason::Slow {
                     self.next_check = self.next_check.min(now);
@@ -289,7 +287,7 @@ impl Health {
         }
     }
 
-    /// Something failed by its fault; `is_last` where nobody else could be asked.
+    /// Records a failure of the replica; `is_last` if no other replica could be asked.
     pub fn record_failure(&mut self, is_last: bool, now: Instant) -> Option<HealthTransition> {
         self.strikes = (self.strikes + STRIKES_PER_FAILURE).min(STRIKES_TO_EJECT);
         self.last_trouble = now;
@@ -299,13 +297,13 @@ impl Health {
         self.transition(HealthState::Suspect, HealthReason::Failed, now)
     }
 
-    /// Something takes longer than it should.
+    /// Records that an attempt or a call is late.
     pub fn record_late(&mut self, now: Instant) -> Option<HealthTransition> {
         self.last_trouble = now;
         self.transition(HealthState::Suspect, HealthReason::Late, now)
     }
 
-    /// Time passed.
+    /// Makes a suspect without recent trouble healthy.
     pub fn clear_suspicion_if_quiet(&mut self, now: Instant) -> Option<HealthTransition> {
         let is_quiet = now.saturating_duration_since(self.last_trouble) >= SUSPECT_TIMEOUT;
         if self.state != HealthState::Suspect || !is_quiet {
@@ -315,7 +313,7 @@ impl Health {
         self.transition(HealthState::Healthy, HealthReason::Quiet, now)
     }
 
-    /// It is not to be asked any more, for `reason`, where somebody else is left.
+    /// Ejects it for `reason`, if another replica is left.
     pub fn eject(
         &mut self,
         reason: HealthReason,
@@ -330,14 +328,14 @@ impl Health {
         Some(change)
     }
 
-    /// Its mount has gone.
+    /// Records that its mount is gone.
     pub fn mount_gone(&mut self, now: Instant) -> Option<HealthTransition> {
         let change = self.transition(HealthState::Absent, HealthReason::Gone, now)?;
         self.start_ejection(change, now);
         Some(change)
     }
 
-    /// Something was mounted or unmounted somewhere: it may be back.
+    /// Something was mounted or unmounted: an absent replica may be back.
     pub fn mounts_changed(&mut self, now: Instant) {
         if self.state == HealthState::Absent {
             self.next_check = self.next_check.min(now);
@@ -348,7 +346,7 @@ impl Health {
         let is_soon = |at: Instant| {
             now.saturating_duration_since(at) < self.backoff.saturating_mul(RELAPSE_FACTOR)
         };
-        // One that was probed in vain has not been back at all.
+        // If its probe failed, it has not been back at all.
         if change.from != HealthState::Probing && !self.readmitted_at.is_some_and(is_soon) {
             self.backoff = MIN_EJECTION;
         }
@@ -365,7 +363,7 @@ impl Health {
         self.backoff = (self.backoff * 2).min(MAX_EJECTION);
     }
 
-    /// The only place that changes the state. Illegal edges change nothing.
+    /// The only function that changes the state. Illegal edges change nothing.
     fn transition(
         &mut self,
         to: HealthState,
@@ -401,7 +399,7 @@ mod tests {
         health
     }
 
-    /// Lets its time pass and has it prove itself.
+    /// Waits until a mount check is due, and passes it.
     fn back(health: &mut Health, mut now: Instant) -> Instant {
         while !health.take_due_mount_check(now) {
             now += Duration::from_millis(100);
@@ -527,7 +525,7 @@ mod tests {
         let mut health = ejected(now);
         health.record_delivery(now);
         assert!(health.take_due_mount_check(now) && !health.is_usable());
-        // Of a slow one it shows nothing.
+        // For a replica ejected as slow, a delivery shows nothing.
         let mut slow = Health::new(now);
         slow.eject(HealthReason::Slow, false, now);
         slow.record_delivery(now);

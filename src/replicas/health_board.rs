@@ -1,11 +1,10 @@
-//! The health of all replicas together: whom to ask, whom to have prove itself.
+//! The health of all replicas together: which to ask, and which must prove themselves.
 //!
-//! [`super::health`] says what follows from what happens to one replica. Here is
-//! what takes several: the last one is never ejected, and one is slow only in
-//! comparison with the others.
+//! [`super::health`] has the rules for one replica. This module has the rules that involve several:
+//! the last replica is never ejected, and a replica is slow only in comparison with the others.
 //!
-//! Pure: proofs are asked for by whoever owns this, who looks at
-//! [`HealthBoard::due_mount_checks`] now and then and reports by [`HealthBoard::mount_checked`].
+//! Pure: the owner makes the mount checks. It polls [`HealthBoard::due_mount_checks`] and reports
+//! each result with [`HealthBoard::mount_checked`].
 
 use std::time::{Duration, Instant};
 
@@ -15,40 +14,40 @@ use super::health::{
 };
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
-/// A replica is slow when it has been so for this long. Longer than a server takes
-/// to collect garbage, or a disk to spin up.
+/// A replica is slow after this long at a slow rate. It is longer than a server takes to collect
+/// garbage, or a disk to spin up.
 const SLOW_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A root that has not answered for so long is silent: what failed is then held
-/// against its replica. Longer than a server that is at work takes for a root.
+/// A root without an answer for this long is silent. Ambiguous errors then count against its
+/// replica. A working server answers for its root sooner.
 const ROOT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Errors that may be an object's or the replica's: the replica's root is asked, and
-/// what it answers decides.
+/// A check of a replica's root, after errors that may be an object's or the replica's. The root's
+/// answer decides.
 #[derive(Clone, Copy, Debug)]
 struct RootCheck {
-    /// Errors since, which count once the root fails.
+    /// Errors since it started; they count if the root fails.
     ambiguous_errors: u32,
     started_at: Instant,
-    /// Whether the root is being asked.
+    /// Whether the root has been asked.
     is_sent: bool,
-    /// Whether it was silent for [`ROOT_TIMEOUT`]: from then on each error counts.
+    /// Whether the root was silent for [`ROOT_TIMEOUT`]: from then on each error counts.
     is_timed_out: bool,
-    /// Why the replica is ejected at once where its root is not well.
+    /// If set, the replica is ejected for this reason if its root fails or is silent.
     eject_reason: Option<HealthReason>,
 }
 
-/// A replica whose root was well is not suspected of hanging for so long.
+/// How long a good answer from the root clears the replica of the suspicion that it hangs.
 const ROOT_CHECK_VALIDITY: Duration = Duration::from_secs(1);
 
-/// Whether any of the replicas that could serve something answers.
+/// Whether any replica that could serve a request answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Responsiveness {
-    /// One does, or all that are left fail with errors.
+    /// One answers, or all that count fail with errors.
     Responsive,
     /// Their roots are being asked.
     Unknown,
-    /// None does.
+    /// None answers.
     Unresponsive,
 }
 
@@ -64,32 +63,31 @@ impl RootCheck {
     }
 }
 
-/// All replicas' health.
+/// The health of all replicas.
 #[derive(Clone, Debug)]
 pub struct HealthBoard {
     health: ReplicaMap<Health>,
-    /// Since when each is slow.
+    /// Since when each replica has been slow.
     slow_since: ReplicaMap<Option<Instant>>,
     names: ReplicaMap<String>,
-    /// Doubts that the replicas' roots are to settle.
+    /// Checks of the replicas' roots in progress.
     root_checks: ReplicaMap<Option<RootCheck>>,
-    /// Whether each failed last by an error, and was neither late nor silent.
+    /// Whether each replica's last failure was an error, rather than lateness or silence.
     last_failed_by_error: ReplicaMap<bool>,
-    /// When each root was last found well in a trial.
+    /// When each root last passed a [`RootCheck`].
     last_root_check_passed: ReplicaMap<Option<Instant>>,
-    /// When each root was last found well.
+    /// When each root last answered well in any check.
     last_root_ok: ReplicaMap<Option<Instant>>,
     /// When each root last failed with an error.
     last_root_error: ReplicaMap<Option<Instant>>,
-    /// Since when each root has not answered [`HealthBoard::responsiveness`].
+    /// Since when each root has not answered a check for [`HealthBoard::responsiveness`].
     root_unresponsive_since: ReplicaMap<Option<Instant>>,
-    /// Whether one that was ejected has to prove itself before it is asked again.
+    /// Whether an ejected replica must pass a mount check before it is asked again.
     requires_mount_checks: bool,
 }
 
 impl HealthBoard {
-    /// Replicas of these names, all healthy. Without `proofs` time alone ends an
-    /// ejection.
+    /// Replicas of these names, all healthy. Without `proofs`, time alone ends an ejection.
     pub fn new(names: ReplicaMap<String>, proofs: bool, now: Instant) -> Self {
         Self {
             health: names.map(|_, _| Health::new(now)),
@@ -110,12 +108,12 @@ impl HealthBoard {
         self.health[id].state()
     }
 
-    /// How a replica is.
+    /// A replica's health.
     pub fn snapshot(&self, id: ReplicaId, now: Instant) -> HealthSnapshot {
         self.health[id].snapshot(now)
     }
 
-    /// Replicas that may be asked; all of them where none should be.
+    /// Replicas that may be asked; all of them if none should be.
     pub fn usable(&mut self, now: Instant) -> ReplicaSet {
         if !self.requires_mount_checks {
             for id in self.due_mount_checks(now).iter() {
@@ -135,26 +133,25 @@ impl HealthBoard {
         self.health[id].was_ejected_since(at)
     }
 
-    /// Whether nobody is ejected, absent, or probed, or has its root asked.
+    /// Whether no replica is ejected, absent or probing, and no root is being checked.
     pub fn all_available(&self) -> bool {
         let is_settled = |id: ReplicaId| self.root_checks[id].is_none();
         self.health.iter().all(|(id, health)| health.is_in_rotation() && is_settled(id))
     }
 
-    /// Replicas that are watched.
+    /// Replicas in the suspect state.
     pub fn suspects(&self) -> ReplicaSet {
         self.replicas_where(|health| health.state() == HealthState::Suspect)
     }
 
-    /// Those of them that failed by errors: to ask one costs little time, and only what
-    /// it answers shows that few of its answers are errors.
+    /// Suspects that failed with errors. Asking one costs little time, and only its answers can
+    /// show that most of its calls succeed.
     pub fn error_suspects(&self) -> ReplicaSet {
         let refusing = self.last_failed_by_error.iter().filter(|(_, refuses)| **refuses);
         refusing.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id)).and(self.suspects())
     }
 
-    /// Replicas that are to prove that they are the mounts that they were; each is
-    /// named once, until its proof has come.
+    /// Replicas that need a mount check now. Each is returned once until its result is reported.
     pub fn due_mount_checks(&mut self, now: Instant) -> ReplicaSet {
         let mut wanted = ReplicaSet::EMPTY;
         for (id, health) in self.health.iter_mut() {
@@ -178,9 +175,9 @@ impl HealthBoard {
         wanted
     }
 
-    /// Something failed, by its fault or for the object's sake. Its root is asked, as
-    /// one that is ejected is ([`HealthBoard::due_mount_checks`]): where that is well, the
-    /// error was the object's and never counts.
+    /// An attempt or a call failed, because of the replica or the object. The replica's root is
+    /// checked ([`HealthBoard::due_mount_checks`]). If the root is fine, the error was the object's
+    /// and does not count.
     pub fn record_ambiguous_error(&mut self, id: ReplicaId, now: Instant) {
         if !self.requires_mount_checks {
             return self.record_failure(id, now);
@@ -195,8 +192,8 @@ impl HealthBoard {
         trial.ambiguous_errors = trial.ambiguous_errors.saturating_add(1);
     }
 
-    /// Something hangs there, by its fault or for the object's sake. Where its root is
-    /// not well it is ejected for `reason`.
+    /// A call hangs, because of the replica or the object. If its root fails or is silent, the
+    /// replica is ejected for `reason`.
     pub fn eject_unless_root_ok(&mut self, id: ReplicaId, reason: HealthReason, now: Instant) {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < ROOT_CHECK_VALIDITY;
         let is_silent = self.root_checks[id].is_some_and(|trial| trial.is_timed_out);
@@ -209,12 +206,12 @@ impl HealthBoard {
         self.root_checks[id].get_or_insert(RootCheck::new(now)).eject_reason = Some(reason);
     }
 
-    /// Whether any replica of a set answers. Their roots are asked
-    /// ([`HealthBoard::due_mount_checks`]), so ask this only for what has waited for long, and go on
-    /// asking.
+    /// Whether any replica of a set answers. This has their roots checked
+    /// ([`HealthBoard::due_mount_checks`]), so call it only for requests that have waited for long,
+    /// and repeat it.
     ///
-    /// Replicas that fail with errors, are absent or are left alone do not count, as long
-    /// as there are others.
+    /// Replicas that fail with errors, are absent, or are ejected without a check in progress do
+    /// not count while there are others.
     pub fn responsiveness(&mut self, of: ReplicaSet, now: Instant) -> Responsiveness {
         let mut is_any_silent = false;
         let mut is_any_unclear = false;
@@ -233,7 +230,7 @@ impl HealthBoard {
         }
     }
 
-    /// Whether a replica answers; `None` where it does not count.
+    /// Whether a replica answers; `None` if it does not count.
     fn replica_responsiveness(&mut self, id: ReplicaId, now: Instant) -> Option<Responsiveness> {
         let is_recent = |at: Option<Instant>| {
             at.is_some_and(|at| now.saturating_duration_since(at) < ROOT_CHECK_VALIDITY)
@@ -258,7 +255,7 @@ impl HealthBoard {
     }
 
     fn apply_root_failure(&mut self, id: ReplicaId, trial: RootCheck, now: Instant) {
-        // More than eject make no difference.
+        // More failures than eject the replica make no difference.
         for _ in 0..trial.ambiguous_errors.min(super::health::STRIKES_TO_EJECT) {
             self.record_failure(id, now);
         }
@@ -267,7 +264,7 @@ impl HealthBoard {
         }
     }
 
-    /// What came of a proof.
+    /// Records the result of a mount check.
     pub fn mount_checked(&mut self, id: ReplicaId, proof: MountCheck, now: Instant) {
         match proof {
             MountCheck::SameMount => self.last_root_ok[id] = Some(now),
@@ -277,7 +274,7 @@ impl HealthBoard {
         if proof != MountCheck::Inconclusive {
             self.root_unresponsive_since[id] = None;
         }
-        // One that has been ejected since, and is to prove itself, has.
+        // If the replica was ejected since, this result is that of its mount check.
         if let Some(trial) = self.root_checks[id].take()
             && !self.health[id].is_mount_check_pending()
         {
@@ -302,7 +299,7 @@ impl HealthBoard {
             CallOutcome::Success => self.record_delivery(id, now),
             CallOutcome::Late => self.record_late(id, now),
             CallOutcome::Unanswered => {
-                // It may be the object that hangs: the replica's root decides.
+                // The object may be the one that hangs: the replica's root decides.
                 self.record_late(id, now);
                 self.record_ambiguous_error(id, now);
             }
@@ -310,7 +307,7 @@ impl HealthBoard {
         }
     }
 
-    /// It delivered something that says nothing about its speed.
+    /// Records a delivery that says nothing about the replica's speed.
     pub fn record_delivery(&mut self, id: ReplicaId, now: Instant) {
         if !self.health[id].is_speed_unproven() {
             let change = self.health[id].record_delivery(now);
@@ -318,7 +315,7 @@ impl HealthBoard {
         }
     }
 
-    /// It delivered so many bytes a second, where the best may deliver `best`.
+    /// Records a delivery at `rate` bytes a second; `best` is the best rate of the other replicas.
     pub fn record_delivery_rate(&mut self, id: ReplicaId, rate: f64, best: f64, now: Instant) {
         let is_slow = self.health[id].is_speed_unproven() && rate < READMIT_RATE_SHARE * best;
         let change = match is_slow {
@@ -328,7 +325,7 @@ impl HealthBoard {
         self.log_transition(id, change);
     }
 
-    /// Something failed by its fault.
+    /// Records a failure of the replica.
     pub fn record_failure(&mut self, id: ReplicaId, now: Instant) {
         let is_last = self.is_last_in_rotation(id);
         self.last_failed_by_error[id] = false;
@@ -336,40 +333,40 @@ impl HealthBoard {
         self.log_transition(id, change);
     }
 
-    /// Something takes longer than it should.
+    /// Records that an attempt or a call is late.
     pub fn record_late(&mut self, id: ReplicaId, now: Instant) {
         self.last_failed_by_error[id] = false;
         let change = self.health[id].record_late(now);
         self.log_transition(id, change);
     }
 
-    /// It is not to be asked any more, for `reason`, where somebody else is left.
+    /// Ejects a replica for `reason`, if another one is left.
     pub fn eject(&mut self, id: ReplicaId, reason: HealthReason, now: Instant) {
         let is_last = self.is_last_in_rotation(id);
         let change = self.health[id].eject(reason, is_last, now);
         self.log_transition(id, change);
     }
 
-    /// It has not been in service yet, and is being looked at.
+    /// Marks a replica that has not been in service yet and is being examined.
     pub fn mark_awaiting_admission(&mut self, id: ReplicaId, now: Instant) {
         self.health[id] = Health::awaiting_admission(now);
     }
 
-    /// Its mount has gone.
+    /// Records that a replica's mount is gone.
     pub fn mount_gone(&mut self, id: ReplicaId, now: Instant) {
         let change = self.health[id].mount_gone(now);
         self.log_transition(id, change);
     }
 
-    /// Something was mounted or unmounted somewhere.
+    /// Something was mounted or unmounted: absent replicas may be back.
     pub fn mounts_changed(&mut self, now: Instant) {
         for id in self.health.all().iter() {
             self.health[id].mounts_changed(now);
         }
     }
 
-    /// Compares how fast each delivers, bytes a second, where that is known and not
-    /// old; call it every few dozen milliseconds while anything is in flight.
+    /// Ejects replicas that are much slower than the best. `rates` are in bytes a second, `None` if
+    /// unknown or old. Call it every few dozen milliseconds while anything is in flight.
     pub fn eject_slow(&mut self, rates: &ReplicaMap<Option<f64>>, now: Instant) {
         let usable = self.replicas_where(Health::is_usable);
         let best = |but: ReplicaId| {
@@ -417,7 +414,7 @@ impl HealthBoard {
             (_, Ejected | Absent) => {
                 tracing::warn!(%replica, ?from, ?to, ?reason, "health changed");
             }
-            // What comes into service for the first time is told by who brings it in.
+            // The caller of an admission logs it itself.
             (Healthy, Suspect) | (Suspect, Healthy) | (Absent, Healthy) => {
                 tracing::debug!(%replica, ?from, ?to, ?reason, "health changed");
             }
@@ -484,7 +481,7 @@ mod tests {
         board.record_ambiguous_error(id(2), now);
         board.record_ambiguous_error(id(2), now);
         assert_eq!(board.state(id(2)), HealthState::Ejected);
-        // What comes back at last is the answer to the old question.
+        // The late answer belongs to the check before the ejection.
         board.mount_checked(id(2), MountCheck::SameMount, now);
         assert_eq!(board.state(id(2)), HealthState::Ejected);
     }
@@ -500,7 +497,7 @@ mod tests {
         assert_eq!(board.due_mount_checks(now), all(), "all roots are asked");
         let now = now + ROOT_TIMEOUT;
         assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
-        // However they come out of it, and though not all are asked again at once.
+        // However their silence ends, and although not all are asked again at once.
         for replica in 0..3 {
             board.eject(id(replica), HealthReason::Stalled, now);
         }

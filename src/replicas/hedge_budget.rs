@@ -1,27 +1,27 @@
-//! What second requests may cost.
+//! The budget for hedges.
 //!
-//! A second request goes to another replica while the first one is late. It is paid from a
-//! budget that each delivery refills: one unit for [`DELIVERED_PER_HEDGED`] units delivered,
-//! bytes for reads and calls for metadata. So when everything is slow, second requests cannot
-//! add more than that to the load. Half of the budget is left to what is late by any measure.
-//! For a replica that delivers nothing while others do the budget may be overdrawn, by
-//! [`HedgeLimits::overdraft`]; it is paid back later.
+//! A hedge goes to another replica while the first one is late. A budget pays for it, and each
+//! delivery refills the budget: one unit for [`DELIVERED_PER_HEDGED`] delivered units, in bytes for
+//! reads and in calls for metadata. So when everything is slow, hedges add no more than that to the
+//! load. Half of the budget is reserved for requests that are late by any measure. For a replica
+//! that delivers nothing while others do, the budget may be overdrawn by
+//! [`HedgeLimits::overdraft`]; later deliveries pay that back.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// One unit of second requests for so many delivered.
+/// Delivered units that pay for one hedged unit.
 const DELIVERED_PER_HEDGED: u64 = 25;
 
-/// How much a budget allows whatever was delivered, in bytes or calls.
+/// The limits of a budget, regardless of deliveries; in bytes or calls.
 #[derive(Clone, Copy, Debug)]
 pub struct HedgeLimits {
-    /// In one go.
+    /// The full budget.
     pub burst: u64,
-    /// Beyond that, by [`HedgeBudget::overdraw`].
+    /// The most below zero, by [`HedgeBudget::overdraw`].
     pub overdraft: u64,
 }
 
-/// The budget for second requests. Threads may share it.
+/// The budget for hedges. Threads may share it.
 #[derive(Debug)]
 pub struct HedgeBudget {
     /// In units times [`DELIVERED_PER_HEDGED`], to lose no fraction.
@@ -41,27 +41,27 @@ impl HedgeBudget {
         }
     }
 
-    /// So many units were delivered.
+    /// Refills the budget for `units` delivered.
     pub fn refill(&self, units: u64) {
         self.add(units as i64);
     }
 
-    /// Pays for `units` of second requests, if there is enough.
+    /// Pays for hedges of `units`, if the budget suffices.
     pub fn spend(&self, units: u64) -> Option<HedgePrice> {
         self.try_spend(units, 0)
     }
 
-    /// The same for what is not urgent: leaves half for what is.
+    /// The same for a less urgent hedge: leaves half of the full budget.
     pub fn spend_low_priority(&self, units: u64) -> Option<HedgePrice> {
         self.try_spend(units, self.max_tokens / 2)
     }
 
-    /// The same, with the overdraft.
+    /// The same, but may use the overdraft.
     pub fn overdraw(&self, units: u64) -> Option<HedgePrice> {
         self.try_spend(units, self.min_tokens)
     }
 
-    /// Returns the price of a second request that was not sent.
+    /// Returns the price of a hedge that was not sent.
     pub fn refund(&self, HedgePrice(tokens): HedgePrice) {
         self.add(tokens);
     }
@@ -74,7 +74,7 @@ impl HedgeBudget {
     }
 
     fn add(&self, earned: i64) {
-        // A full budget is the usual case, and stays unwritten.
+        // A full budget is the usual case, and needs no write.
         let add =
             |tokens: i64| Some((tokens + earned).min(self.max_tokens)).filter(|sum| *sum != tokens);
         let _ = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -85,12 +85,12 @@ fn price_of(units: u64) -> i64 {
     (units * DELIVERED_PER_HEDGED) as i64
 }
 
-/// The price of a second request.
+/// The price of a hedge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HedgePrice(i64);
 
 impl HedgePrice {
-    /// Of a request that needs no payment.
+    /// The price of a free hedge.
     pub const NONE: Self = Self(0);
 }
 

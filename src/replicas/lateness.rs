@@ -1,27 +1,27 @@
 //! When a segment or a call is late.
 //!
-//! A segment is late when it takes [`MAX_LATE_FACTOR`] times as long as it was expected
-//! to when it was sent, and not before [`MIN_LATE_AGE`]. What a reader waits for is so
-//! sooner, where there is another copy: in as many times as one in a hundred of
-//! its replica's own reads exceeds, twice ([`LatenessHistogram`]), and not before
-//! [`MIN_HEDGE_DELAY`]. It may then be read from another replica too, and the first answer
-//! counts. What that may cost is limited by [`super::hedge_budget`]; only the attempt
-//! deadline needs no payment.
+//! A segment is late after [`MAX_LATE_FACTOR`] times the completion time that was expected at
+//! dispatch, but not before [`MIN_LATE_AGE`]. A segment that a reader waits for is late sooner, if
+//! there is another copy. The factor is then twice the ratio that only one in a hundred of the
+//! replica's own reads exceeds ([`LatenessHistogram`]), and the minimum is [`MIN_HEDGE_DELAY`]. A
+//! late segment may be read from another replica too, and the first answer counts.
+//! [`super::hedge_budget`] limits the cost; only a segment past the attempt deadline needs no
+//! payment.
 
 use std::time::Duration;
 
-/// Times the expected completion, while little is known of a replica, and at most.
+/// Multiple of the expected completion while too few reads of a replica are known, and the upper
+/// limit.
 const MAX_LATE_FACTOR: f64 = 4.0;
 
-/// And at least: what is expected is a mean.
+/// The lower limit: the expected completion is a mean.
 const MIN_LATE_FACTOR: f64 = 2.0;
 
-/// No hedge before this, whoever waits. Below it a stall is mostly this machine's
+/// No hedge is sent sooner, even for a waiting reader. A shorter stall is usually this machine's
 /// own: the daemon may not get a processor for tens of milliseconds.
 pub const MIN_HEDGE_DELAY: Duration = Duration::from_millis(100);
 
-/// Nothing is late before this by any measure: below it a stall is not noticed by
-/// people.
+/// Nothing is late by any measure before this: people do not notice a shorter stall.
 const MIN_LATE_AGE: Duration = Duration::from_millis(250);
 
 /// Whether an attempt of this age is late by any measure.
@@ -29,42 +29,41 @@ pub fn is_late(age: Duration, expected: Duration) -> bool {
     age >= MIN_LATE_AGE.max(expected.mul_f64(MAX_LATE_FACTOR))
 }
 
-/// What is known of the replica that an attempt is on.
+/// The lateness limits for an attempt's replica.
 #[derive(Clone, Copy, Debug)]
 pub struct LatenessLimit {
-    /// Times the expected completion; see [`LatenessHistogram::late_factor`].
+    /// Multiple of the expected completion; see [`LatenessHistogram::late_factor`].
     pub late_factor: f64,
-    /// Whether it has failed or was late lately.
+    /// Whether the replica is suspect.
     pub is_suspect: bool,
 }
 
-/// Whether an attempt of this age is late for somebody who waits for it; where its
-/// replica is suspect, in half the time.
+/// Whether an attempt of this age is late for a reader that waits for it; in half the time if its
+/// replica is suspect.
 pub fn is_late_for_reader(age: Duration, expected: Duration, watch: LatenessLimit) -> bool {
     let share = if watch.is_suspect { 2 } else { 1 };
     age >= MIN_HEDGE_DELAY.max(expected.mul_f64(watch.late_factor)) / share
 }
 
-/// How many times as long as expected a replica's reads take, as a histogram of
-/// the last thousand or so.
+/// A histogram of actual over expected read times of a replica, over about the last thousand reads.
 #[derive(Clone, Debug, Default)]
 pub struct LatenessHistogram {
     counts: [u32; Self::BUCKETS],
 }
 
 impl LatenessHistogram {
-    /// From a half to some ninety times, in steps of the root of two.
+    /// From 0.5 to about 90, in steps of the square root of two.
     const BUCKETS: usize = 16;
 
-    /// When so many are known their weight is halved.
+    /// At this number of samples their weight is halved.
     const MAX_SAMPLES: u32 = 1000;
 
-    /// Below this one in a hundred is nobody.
+    /// With fewer samples, one in a hundred is less than one read.
     const MIN_SAMPLES: u32 = 100;
 
-    /// A read took this long.
+    /// Records a read that took `took`.
     pub fn add(&mut self, took: Duration, expected: Duration) {
-        // Below a millisecond the ratio says how fine the clock is.
+        // Below a millisecond the ratio shows only the resolution of the clock.
         let expected = expected.as_secs_f64().max(1e-3);
         let steps = (2.0 * (2.0 * took.as_secs_f64() / expected).log2()).ceil();
         let step = steps.clamp(0.0, (Self::BUCKETS - 1) as f64) as usize;
@@ -74,7 +73,7 @@ impl LatenessHistogram {
         }
     }
 
-    /// Times the expected completion after which a read is late.
+    /// The multiple of the expected completion after which a read is late.
     pub fn late_factor(&self) -> f64 {
         let all: u32 = self.counts.iter().sum();
         if all < Self::MIN_SAMPLES {

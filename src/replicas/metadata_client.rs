@@ -1,19 +1,18 @@
-//! Metadata calls: one replica at a time, the next where it fails or is late.
+//! Metadata calls: one replica at a time, and the next one if it fails or is late.
 //!
-//! In `copies` mode replicas are asked in configuration order, so that the first
-//! healthy one decides what the tree looks like. In `shared` mode calls are
-//! spread, and subtrees may be pinned ([`crate::replicas::metadata_order`]).
+//! In `copies` mode, calls ask the replicas in configuration order, so that the first healthy one
+//! decides how the tree looks. In `shared` mode, calls are spread over the replicas, and subtrees
+//! may be pinned ([`crate::replicas::metadata_order`]).
 //!
-//! A replica that is late is not waited for: the next is asked as well, and the
-//! first answer counts. An error that says something about the object asked for
-//! (it is not there, it may not be read) is an answer.
+//! A call does not wait for a late replica: it also asks the next one, and the first answer counts.
+//! An error about the object itself (it does not exist, it may not be read) is an answer.
 //!
-//! A call that changes something asks the write replica, once ([`MetadataClient::call_once`]):
-//! nobody else when that one fails or is late, and not even that one any more when
-//! its turn comes after the caller has been told that it was late.
+//! A call that changes something asks the write replica, once ([`MetadataClient::call_once`]). No
+//! other replica is asked if that one fails or is late. If the caller has already been answered
+//! with a timeout, the call is not started at all.
 //!
-//! The volume's ticker looks after all calls ([`crate::replicas`]): a task or a timer for each
-//! would cost more than most calls take.
+//! The volume's ticker drives all calls ([`crate::replicas`]): a task or a timer for each would
+//! cost more than most calls take.
 
 mod call_attempt;
 mod call_dispatch;
@@ -51,53 +50,53 @@ pub use run_as::{RunAs, SingleCall};
 use target::CallOptions;
 pub use target::CallTarget;
 
-/// How calls are made.
+/// The rules for calls.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPolicy {
-    /// How the replicas relate.
+    /// Whether the replicas share one tree or are copies.
     pub mode: VolumeMode,
-    /// By when a call ends.
+    /// The time limits of a call.
     pub deadlines: Deadlines,
     /// How long one replica may take before the next is asked in any case.
     pub attempt_deadline: Duration,
 }
 
-/// Asks replicas for metadata.
+/// Makes metadata calls on replicas.
 pub struct MetadataClient {
     policy: CallPolicy,
     replicas: Arc<Replicas>,
-    /// Of all calls.
+    /// The latencies of all calls.
     latency: CallLatency,
-    /// Of those under each affinity rule.
+    /// The latencies of the calls under each affinity rule.
     pinned_latency: Vec<CallLatency>,
     counters: Arc<VolumeCounters>,
     /// Calls that have not been answered.
     pending: AtomicUsize,
-    /// Those of them that may change something.
+    /// The pending calls that may change something.
     pub pending_changes: Arc<PendingChanges>,
-    /// Pays for calls that are sent to a second replica.
+    /// Pays for hedged calls.
     hedges: HedgeBudget,
-    /// Lookups that have just passed their deadline.
+    /// Lookups that have just timed out.
     lookup_timeouts: LookupTimeouts,
-    /// The calls that the ticker looks after: those that are unanswered, and those that were
-    /// made since its last tick. `None` once the ticker has stopped.
+    /// The calls that the ticker drives: those that are unanswered or were made since its last
+    /// tick. `None` once the ticker has stopped.
     ticked_calls: Mutex<Option<Vec<Arc<dyn TickedCall>>>>,
 }
 
 /// A call as the ticker sees it.
 trait TickedCall: Send + Sync {
-    /// Does what is due; false once the call is over.
+    /// Does the work that is due; false once the call is over.
     fn tick(self: Arc<Self>, now: Instant) -> bool;
 }
 
 impl Ticked for MetadataClient {
     fn tick(self: Arc<Self>, now: Instant) -> PendingWork {
-        // Without the lock: a call that fails lets its request go on, which may make another.
+        // Without the lock: a failed call continues its request, which may make another call.
         let mut calls = self.ticked_calls.lock().as_mut().map(std::mem::take).unwrap_or_default();
         calls.retain(|call| Arc::clone(call).tick(now));
         let mut ticked = self.ticked_calls.lock();
         let Some(new) = &mut *ticked else { return PendingWork::Idle };
-        // The oldest first: hedges are few, and the first call that asks gets one.
+        // The oldest first: hedges are few, and the first call that needs one gets it.
         calls.append(new);
         std::mem::swap(new, &mut calls);
         if new.is_empty() { PendingWork::Idle } else { PendingWork::Calls }
@@ -109,24 +108,24 @@ impl Ticked for MetadataClient {
     }
 }
 
-/// Before this nobody is given an old answer for want of a new one.
+/// The earliest time at which a fallback answer may be used instead of a fresh one.
 const MIN_FALLBACK_DELAY: Duration = Duration::from_millis(50);
 
-/// Calls that may be made twice in one go, where the first replica answers others.
+/// The most hedged calls in one burst.
 const MAX_HEDGE_BURST: u64 = 16;
 
 type CallOp<T> = Arc<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
 
 struct MetadataCall<T> {
     client: Arc<MetadataClient>,
-    /// Until it is over: what it holds on to may be waited for.
+    /// `None` once the call is over, as other code may wait for values that it holds.
     op: Mutex<Option<CallOp<T>>>,
     options: CallOptions,
-    /// Where it may change something.
+    /// Present if the call may change something.
     pending_change: Option<PendingChange>,
     /// The replicas that may answer it.
     replicas: ReplicaSet,
-    /// The thread that waits.
+    /// The thread that waits for the answer.
     requesting_thread: RequestingThread,
     answer: Arc<AnswerSlot<T>>,
     state: Mutex<CallState<T>>,
@@ -138,7 +137,7 @@ impl<T> Drop for MetadataCall<T> {
     }
 }
 
-/// Counts as a call until it is dropped: a call that waits before it asks.
+/// Counts as a pending call until it is dropped: a request that waits before its call.
 pub struct WaitingCall(Arc<MetadataClient>);
 
 impl Drop for WaitingCall {
@@ -148,7 +147,7 @@ impl Drop for WaitingCall {
 }
 
 struct CallState<T> {
-    /// Not asked yet, the next one last.
+    /// Replicas not asked yet; the next one is last.
     untried: Vec<ReplicaId>,
     unanswered: Vec<CallAttempt>,
     deadline: RequestDeadline,
@@ -157,9 +156,9 @@ struct CallState<T> {
     has_negative_answer: bool,
     /// Whether the answer is settled.
     is_over: bool,
-    /// When another one is asked.
+    /// When the next replica is asked.
     hedge_at: Instant,
-    /// The answer where nobody has given one by then.
+    /// The answer to use if no replica has answered by this time.
     fallback: Option<(Instant, ReplicaId, T)>,
 }
 
@@ -189,18 +188,18 @@ impl MetadataClient {
         client
     }
 
-    /// Calls that have not been answered.
+    /// The number of calls that have not been answered.
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// A call is about to wait.
+    /// Counts a request that is about to wait before its call.
     pub fn register_waiting(self: &Arc<Self>) -> WaitingCall {
         self.pending.fetch_add(1, Ordering::Relaxed);
         WaitingCall(Arc::clone(self))
     }
 
-    /// How the affinity rules do, in their order.
+    /// The latencies under each affinity rule, in the order of the rules.
     pub fn pinned_latencies(&self) -> Vec<PinnedLatencies> {
         let reading = |times: &CallLatency| PinnedLatencies {
             calls: times.calls.load(Ordering::Relaxed),
@@ -209,8 +208,8 @@ impl MetadataClient {
         self.pinned_latency.iter().map(reading).collect()
     }
 
-    /// Has `op` answered by a replica; `op` learns which one it asks. Calls about the same
-    /// path go to the same replica while it is well.
+    /// Runs `op` on a replica and returns the answer; `op` gets the replica's id. Calls about the
+    /// same path go to the same replica while it is healthy.
     pub fn call<T: Send + 'static>(
         self: &Arc<Self>,
         target: CallTarget,
@@ -220,7 +219,7 @@ impl MetadataClient {
         self.call_in_order(self.replica_order(target), target, run_as, op)
     }
 
-    /// As [`MetadataClient::call`], with the replicas of `order` and no others.
+    /// Like [`MetadataClient::call`], with only the replicas in `order`.
     pub fn call_in_order<T: Send + 'static>(
         self: &Arc<Self>,
         order: Vec<ReplicaId>,
@@ -232,8 +231,8 @@ impl MetadataClient {
         self.start(MetadataCall::new(self, order, options, Arc::new(op)))
     }
 
-    /// As [`MetadataClient::call`], with an answer that stands in where no replica has given
-    /// one after a call's usual time, [`MIN_FALLBACK_DELAY`] at least.
+    /// Like [`MetadataClient::call`]. If no replica has answered after a call's usual time, and at
+    /// least [`MIN_FALLBACK_DELAY`], `fallback` is the answer.
     pub fn call_with_fallback<T: Send + 'static>(
         self: &Arc<Self>,
         fallback: Option<(ReplicaId, T)>,
@@ -250,7 +249,7 @@ impl MetadataClient {
         self.start(call)
     }
 
-    /// Has `op` carried out by one replica, at most once.
+    /// Runs `op` on one replica, at most once.
     pub async fn call_once<T: Send + 'static>(
         self: &Arc<Self>,
         once: SingleCall,
@@ -280,7 +279,7 @@ impl MetadataClient {
     fn start<T: Send + 'static>(self: &Arc<Self>, call: Arc<MetadataCall<T>>) -> CallFuture<T> {
         let slot = Arc::clone(&call.answer);
         let future = CallFuture::new(slot, self, call.pending_change.clone());
-        // From here on this call stands for the request; the one before is over.
+        // This call now counts for the request, so the guards of the previous one can go.
         task::release_held();
         call.send_next();
         if let Some(ticked) = &mut *self.ticked_calls.lock() {
@@ -295,8 +294,8 @@ impl MetadataClient {
         patience.max(lateness::MIN_HEDGE_DELAY).min(self.policy.attempt_deadline)
     }
 
-    /// Whether a call that is late may be made a second time: where its replica has
-    /// been silent since, and else as far as the budget goes.
+    /// Whether a late call may be hedged. If its replica has answered nothing since, or the attempt
+    /// deadline has passed: always. Otherwise if the hedge budget allows it.
     fn can_hedge(&self, replica: ReplicaId, asked: Instant, now: Instant) -> bool {
         if self.latency.is_unresponsive_since(replica, asked)
             || now.saturating_duration_since(asked) >= self.policy.attempt_deadline
@@ -338,7 +337,6 @@ impl<T: Send + 'static> MetadataCall<T> {
         })
     }
 
-    /// Asks the next replica, if one is left.
     fn send_next(self: &Arc<Self>) {
         loop {
             let asked = Instant::now();
@@ -398,14 +396,14 @@ impl<T: Send + 'static> MetadataCall<T> {
         self.answer.deliver(answer.map(|value| (replica, value)));
     }
 
-    /// Whether another replica has to confirm that an object is missing which the kernel was
-    /// shown: this replica may have another version of the directory, or have lost the file.
+    /// Whether another replica must confirm that an object is missing although the kernel has seen
+    /// it. This replica may have another version of the directory, or have lost the file.
     fn should_confirm_negative(&self, replica: ReplicaId, error: BackendError) -> bool {
         use rustix::io::Errno as E;
         let is_shared = self.client.policy.mode == VolumeMode::Shared && !self.options.is_mutation;
         let may_differ = match error {
             BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP) => self.options.is_known_to_exist,
-            // A server that has withdrawn its export refuses everything.
+            // A server that has withdrawn its export refuses every call.
             BackendError::Os(E::ACCESS | E::PERM) => is_shared,
             _ => false,
         };
@@ -415,7 +413,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         let usable = self.client.replicas.availability();
         let well = usable.usable.minus(usable.suspects);
         let mut state = self.state.lock();
-        // fanfs would not wait for a replica that does not answer soon.
+        // Without one, fanfs does not wait for a replica that may answer late.
         let has_other = state.untried.last().is_some_and(|next| well.contains(*next));
         if state.is_over || state.has_negative_answer || !has_other {
             return false;
@@ -426,16 +424,16 @@ impl<T: Send + 'static> MetadataCall<T> {
         true
     }
 
-    /// Records a failure; true where another replica is left to ask. Where none is left and
-    /// none owes an answer, the call has failed.
+    /// Records a failure. True if another replica is left to ask. If none is left and none is in
+    /// flight, the call fails.
     fn handle_failure(&self, replica: ReplicaId, error: BackendError) -> bool {
         {
             let mut state = self.state.lock();
-            // The oldest: it may have been asked again since.
+            // The oldest attempt: the replica may have been asked again since.
             let asked = state.unanswered.iter().position(|silent| silent.replica == replica);
             asked.map(|asked| state.unanswered.remove(asked));
             if state.has_negative_answer {
-                // Nobody has said otherwise.
+                // No replica has contradicted the negative answer.
                 state.untried.clear();
             } else if state.error.is_none() || matches!(error, BackendError::Os(_)) {
                 state.error = Some(error);
@@ -458,8 +456,8 @@ impl<T: Send + 'static> MetadataCall<T> {
         }
     }
 
-    /// Ends the call, once; says whether a replica failed or was late before. Replicas that
-    /// were asked and stayed silent while `by` answered have failed.
+    /// Ends the call, once. Returns whether a replica failed or was late before. Records replicas
+    /// that were asked and had not answered when `by` did as late or unanswered.
     fn finish(&self, by: Option<ReplicaId>) -> Option<bool> {
         let (silent, has_failed_over) = {
             let mut state = self.state.lock();

@@ -1,63 +1,62 @@
-//! Whom to ask for metadata, the first first.
+//! The order in which replicas are asked for metadata.
 //!
-//! Calls about one path go to one replica, so that two looks at it see it through
-//! the same mount and its cache, and an open finds there what the lookup before
-//! it brought; paths are spread over the replicas, also those of one directory.
-//! A replica that is [`SLOW_FACTOR`] than the quickest is asked only
-//! where the others fail, and once in [`REMEASURE_EVERY`] calls, or where it was not
-//! asked for [`STALE_AFTER`], to see whether it still is. A subtree that is pinned is asked of the replicas it is pinned to,
-//! however slow they are; the odd call that goes elsewhere tells whether the
-//! pinning is worth it.
+//! Calls about one path go to one replica. So two calls about it go through the same mount and its
+//! cache, and an open finds the entries that the lookup cached. Paths are spread over the
+//! replicas, even those of one directory. A replica that takes more than [`SLOW_FACTOR`] times as
+//! long as the quickest is asked only in three cases: the others fail, one call in
+//! [`REMEASURE_EVERY`] measures it again, or it has not been asked for [`STALE_AFTER`]. Calls in a
+//! pinned subtree go to its replicas, even if these are slow. A few calls go elsewhere, to show
+//! whether the pinning is worthwhile.
 
 use std::time::Duration;
 
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
-/// See the module.
+/// A replica is slow if it takes more than this many times as long as the quickest.
 pub const SLOW_FACTOR: u64 = 2;
 
-/// One call in so many goes to whoever would not be asked.
+/// One call in this many goes to a replica that would not be asked otherwise.
 pub const REMEASURE_EVERY: u64 = 64;
 
-/// After this time what is known of a slow replica is to be measured again.
+/// After this time a slow replica's latency must be measured again.
 pub const STALE_AFTER: Duration = Duration::from_secs(2);
 
-/// One call in so many at most is for that. Where calls are so few that
-/// everybody's times are old, most would go to slow replicas else.
+/// At most one call in this many measures a stale replica, and at most one tries an error suspect.
+/// If calls are few, all latencies are stale, and without the limit most calls would go to slow
+/// replicas.
 const PROBE_EVERY: u64 = 8;
 
-/// A call that takes less than one part in so many of the mean shows that times
-/// have changed, or that the mean came by an accident.
+/// A call that takes less than the mean divided by this shows that the latency has changed, or that
+/// the mean came from an outlier.
 const RESET_FACTOR: u64 = 2;
 
-/// Below this many microseconds nobody counts as slower than anybody else.
+/// Below this many microseconds no replica counts as slower than another.
 const NEGLIGIBLE_US: u64 = 500;
 
-/// Pinning is reported where another replica takes less than this part of the
-/// time, and by [`MIN_GAIN_US`] less: below that it is noise.
+/// A pinning is reported if another replica takes less than this share of the time, and at least
+/// [`MIN_GAIN_US`] less: a smaller difference is noise.
 const MAX_FASTER_SHARE: f64 = 0.8;
 const MIN_GAIN_US: u64 = 50;
 
-/// What a choice is made of.
+/// The inputs of the choice.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderParams<'a> {
     /// Smoothed time of a call on each replica, microseconds; 0 for unknown.
     pub latencies_us: &'a ReplicaMap<u64>,
-    /// How long each was not asked.
+    /// How long each replica has not been asked.
     pub idle_times: &'a ReplicaMap<Duration>,
     /// Replicas that may be asked.
     pub usable: ReplicaSet,
-    /// Those of them that failed or were late lately.
+    /// Those that failed or were late recently.
     pub suspects: ReplicaSet,
-    /// Those of the suspect that failed by errors, and answer in time. One call in
-    /// [`PROBE_EVERY`] goes to one of them first: failures are counted against what it
-    /// answers, so it has to be asked.
+    /// The suspects that failed with errors and answer in time. One call in [`PROBE_EVERY`] goes to
+    /// one of them first: answers offset failures, so it must be asked.
     pub error_suspects: ReplicaSet,
-    /// Those that the object is pinned to; empty where it is not.
+    /// Replicas to which the object is pinned; empty if it is not.
     pub pinned: ReplicaSet,
     /// The same for all calls about one path.
     pub path_hash: u64,
-    /// How many calls there were before.
+    /// The number of calls before this one.
     pub call_number: u64,
 }
 
@@ -67,11 +66,11 @@ pub fn smoothed_latency(mean: u64, sample: u64) -> u64 {
     if mean == 0 || sample.saturating_mul(RESET_FACTOR) < mean {
         return sample;
     }
-    // Rounded up, or a mean near 1 would never come back up.
+    // Rounded up, or a mean near 1 would never rise.
     (mean * 7 + sample).div_ceil(8)
 }
 
-/// All replicas in the order in which they are to be asked.
+/// All replicas in the order in which to ask them.
 pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
     let OrderParams { latencies_us: times, pinned, .. } = *choice;
     let well = choice.usable.minus(choice.suspects);
@@ -89,7 +88,7 @@ pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
     let (mut quick, slow): (Vec<_>, Vec<_>) =
         first.iter().partition(|id| remeasure || times[*id] <= bound);
     if !quick.is_empty() {
-        // Who is remeasured takes turns; else it is the path's own.
+        // Remeasuring takes turns; otherwise the path decides.
         let place = if remeasure {
             choice.call_number / REMEASURE_EVERY
         } else {
@@ -111,8 +110,7 @@ pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
         let place = (choice.call_number / PROBE_EVERY) as usize % refusing.iter().count();
         quick.splice(0..0, refusing.iter().nth(place));
     }
-    // Whoever is ejected comes last rather than never: the error is then the
-    // replica's and not ours.
+    // Ejected replicas come last rather than never, so that an error comes from a replica.
     let mut left = times.all();
     quick.iter().for_each(|id| left = left.minus(ReplicaSet::EMPTY.with(*id)));
     for set in [usable, choice.usable, times.all()] {
@@ -122,8 +120,8 @@ pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
     quick
 }
 
-/// A replica that is quicker than those a subtree is pinned to, with its time
-/// and theirs, microseconds.
+/// A replica that is quicker than those to which a subtree is pinned, with its time and theirs,
+/// microseconds.
 pub fn faster_unpinned_replica(
     times: &ReplicaMap<u64>,
     pinned: ReplicaSet,
@@ -136,8 +134,7 @@ pub fn faster_unpinned_replica(
     quicker.then_some((id, theirs, ours))
 }
 
-/// Paths numbered one after the other should not go to replicas in turn by their
-/// numbers' last bits alone.
+/// Mixes the bits, so that hashes in sequence do not rotate through the replicas.
 fn mix_hash(affinity: u64) -> u64 {
     affinity.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
 }
@@ -154,7 +151,7 @@ mod tests {
         first_after(Duration::ZERO, times, (usable, pinned), affinity, turn)
     }
 
-    /// One with no replica in any set.
+    /// Parameters with all sets empty.
     fn choice<'a>(times: &'a ReplicaMap<u64>, idle: &'a ReplicaMap<Duration>) -> OrderParams<'a> {
         let none = ReplicaSet::EMPTY;
         OrderParams {
@@ -169,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Where all were idle for so long.
+    /// The first replica, if all have been idle for this long.
     fn first_after(
         idle: Duration,
         times: &[u64],
@@ -225,7 +222,7 @@ mod tests {
         let accident = smoothed_latency(smoothed_latency(0, 1000), 5_000_000);
         assert!(accident > 600_000);
         assert_eq!(smoothed_latency(accident, 1100), 1100);
-        // What is about as usual moves the mean, and an accident does not replace it.
+        // An average sample moves the mean, and an outlier does not replace it.
         assert_eq!(smoothed_latency(1000, 501), 938);
         assert_eq!(smoothed_latency(1000, 9000), 2000);
         assert_eq!(

@@ -1,8 +1,8 @@
-//! A replica comes into service, leaves it, and comes back.
+//! How a replica comes into service, leaves it, and returns.
 //!
-//! A replica that was ejected, or never in service, first proves that it is the mount that
-//! it was. The proof is taken on one of the replica's own threads: where the replica hangs,
-//! so does the proof, and it ends when the replica heals.
+//! A replica that was ejected, or was never in service, must first prove that it is the right
+//! mount. The check runs on one of the replica's own threads: if the replica hangs, the check hangs
+//! too, and it ends when the replica recovers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::backend::{Backend, ErrorOrigin, JobOptions, Lane, PathKey, with_daemo
 use crate::volume::{ReplicaId, ReplicaSet};
 
 impl Replicas {
-    /// Has each of these look whether it is the mount that it was.
+    /// Starts a mount check on each of these replicas.
     pub(super) fn start_mount_checks(self: &Arc<Self>, due: ReplicaSet) {
         for replica in due.iter() {
             self.start_mount_check(replica, |_| {});
@@ -42,8 +42,8 @@ impl Replicas {
                 }
             };
             let proof = {
-                // Under one lock as in `mount_gone`: what is out of service is absent, whatever
-                // it was found to be before it left; so it is looked at again.
+                // Under one lock, as in `mount_gone`: a replica out of service is absent, whatever
+                // the check found before it left. So it will be checked again.
                 let mut health = replicas.lock_health();
                 let is_in = replicas[id].is_in_service();
                 let proof = if is_in { proof } else { MountCheck::MountGone };
@@ -60,9 +60,9 @@ impl Replicas {
         }
     }
 
-    /// Has a replica brought into service that has not been yet, and goes on trying;
-    /// `done` gets the outcome of the first look. The look blocks where the replica
-    /// does, on one of its own threads.
+    /// Starts the admission of a replica that has not been in service, and retries until it
+    /// succeeds; `done` gets the result of the first check. The check blocks on one of the
+    /// replica's own threads if the replica hangs.
     pub fn start_admission(
         self: &Arc<Self>,
         id: ReplicaId,
@@ -73,8 +73,8 @@ impl Replicas {
         self.ticker.wake_to_linger();
     }
 
-    /// A replica's `mount` has gone from its place: it leaves service, and its place is
-    /// looked at soon, where another one may be already.
+    /// A replica's `mount` is gone: the replica leaves service. Its path is checked soon, as
+    /// another mount may be there already.
     pub fn mount_gone(&self, replica: ReplicaId, mount: u64) {
         let now = Instant::now();
         let mut health = self.lock_health();
@@ -85,8 +85,7 @@ impl Replicas {
         self.ticker.wake_to_linger();
     }
 
-    /// Something was mounted or unmounted somewhere: a replica that is absent may be
-    /// back.
+    /// Something was mounted or unmounted: an absent replica may be back.
     pub fn mounts_changed(&self) {
         self.lock_health().mounts_changed(Instant::now());
         self.ticker.wake_to_linger();

@@ -1,69 +1,69 @@
 //! How long a request may go without progress.
 //!
-//! The deadline counts from when the request came, and again from each progress. While
-//! none of the replicas that could serve the request answers anything, it stands still, up
-//! to a longer deadline: servers that restart are waited for, as a hard mount does. When
-//! one of them answers again, the request has its deadline once more.
+//! The deadline counts from the arrival of the request, and again from each progress. It stops
+//! while none of the replicas that could serve the request answers anything, up to a longer
+//! deadline. So fanfs waits for a restarting server, as a hard mount does. When one of them answers
+//! again, the full deadline starts again.
 //!
-//! Whether they answer is settled by their roots, which are asked from half of the deadline
-//! on ([`super::health_board::HealthBoard::responsiveness`]). So a request for an object that
-//! hangs while its replicas are well ends at its deadline.
+//! The replicas' roots show whether they answer: they are checked once half of the deadline has
+//! passed ([`super::health_board::HealthBoard::responsiveness`]). So a request for a hung object on
+//! healthy replicas ends at its deadline.
 
 use std::time::{Duration, Instant};
 
 use super::health_board::Responsiveness;
 
-/// How often it is looked whether a request has waited too long.
+/// The least time between two checks of a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// After a silence what was sent before it has so long to come back, or a quarter of the
-/// deadline. An NFS client sends it again by itself.
+/// After a silence, requests sent before it get this long to complete, or a quarter of the deadline
+/// if that is shorter. An NFS client resends them by itself.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// After this time, and as often, it is looked whether the thread that waits was killed.
+/// The interval of checks whether the waiting thread was killed, and the time before the first one.
 pub const KILL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// By when requests end.
+/// The time limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// While some replica answers.
+    /// While any replica answers.
     pub while_responsive: Duration,
-    /// While none does.
+    /// While none answers.
     pub while_unresponsive: Duration,
 }
 
 impl Deadlines {
-    /// `all` where that is longer than `some`.
+    /// Uses `all` only if it is longer than `some`.
     pub fn new(some: Duration, all: Duration) -> Self {
         Self { while_responsive: some, while_unresponsive: all.max(some) }
     }
 }
 
-/// One request's wait.
+/// The wait of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestDeadline {
-    /// When it was made, or last had progress.
+    /// When it was made, or last made progress.
     last_progress: Instant,
-    /// When all replicas were last seen to be silent.
+    /// When all replicas were last found silent.
     unresponsive_at: Option<Instant>,
     /// Whether none has answered since.
     is_unresponsive: bool,
-    /// When it is asked again, if it has no answer by then.
+    /// When its replicas are asked again if it has no answer by then.
     retry_at: Option<Instant>,
     deadlines: Deadlines,
     next_check: Instant,
     next_kill_check: Instant,
 }
 
-/// The outcome of judging a request.
+/// The result of checking a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadlineVerdict {
-    /// It waits.
+    /// It may wait.
     Wait,
-    /// It waits. A replica answered again a while ago, so it is to be asked for this again:
-    /// what hangs in a mount that has gone does not return.
+    /// It may wait, but its replicas must be asked again. One of them answered again a while ago,
+    /// and calls that hang in a mount that is gone never return.
     Retry,
-    /// It has waited long enough.
+    /// It has passed its deadline.
     Expired,
 }
 
@@ -82,18 +82,18 @@ impl RequestDeadline {
         }
     }
 
-    /// It had progress at `at`.
+    /// Records progress at `at`, if any.
     pub fn record_progress(&mut self, at: Option<Instant>) {
         self.last_progress = at.map_or(self.last_progress, |at| at.max(self.last_progress));
     }
 
-    /// Whether it may have waited too long: then [`RequestDeadline::check`] is to be asked.
+    /// Whether a [`RequestDeadline::check`] is due.
     pub fn is_due(&self, now: Instant) -> bool {
         let counts = self.counted_time(now) >= self.deadlines.while_responsive / 2;
         now >= self.next_check && (counts || self.is_unresponsive || self.retry_at.is_some())
     }
 
-    /// Judges it, with what is known of its replicas now.
+    /// Checks it; `silence` returns whether its replicas answer now.
     pub fn check(
         &mut self,
         now: Instant,
@@ -126,12 +126,12 @@ impl RequestDeadline {
         }
     }
 
-    /// Whether all replicas have been silent during it.
+    /// Whether all replicas have been silent at some time during it.
     pub fn has_been_unresponsive(&self) -> bool {
         self.unresponsive_at.is_some()
     }
 
-    /// Whether it is to be looked now whether the thread that waits has been killed.
+    /// Whether a check for a killed thread is due; schedules the next one if so.
     pub fn take_due_kill_check(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next_kill_check;
         if is_due {
@@ -140,7 +140,7 @@ impl RequestDeadline {
         is_due
     }
 
-    /// For how long its deadline has counted.
+    /// The time that counts toward the deadline.
     fn counted_time(&self, now: Instant) -> Duration {
         now.saturating_duration_since(
             self.unresponsive_at.unwrap_or(self.last_progress).max(self.last_progress),
@@ -157,7 +157,7 @@ mod tests {
         while_unresponsive: Duration::from_secs(100),
     };
 
-    /// Judges a request each second; returns when it was over.
+    /// Checks a request each second; returns the second in which it expired.
     fn ends(
         mut term: RequestDeadline,
         start: Instant,
@@ -180,7 +180,7 @@ mod tests {
             if second < 60 { Responsiveness::Unresponsive } else { Responsiveness::Responsive }
         };
         assert_eq!(ends(term(start), start, restart), 69);
-        // Nothing is known yet.
+        // The state of the root is still unknown.
         let slow_root =
             |second| if second < 13 { Responsiveness::Unknown } else { Responsiveness::Responsive };
         assert_eq!(ends(term(start), start, slow_root), 13);

@@ -1,17 +1,17 @@
 //! Runs a request as a future, without a thread of its own.
 //!
-//! [`run`] polls the request on the thread that brings it, until the request first waits. The
-//! thread that completes the call it waits for polls it next, and so on; the thread that
-//! completes the last one sends the reply. A runtime that queued requests for threads of its
-//! own would cost each metadata call a change of threads.
+//! [`run`] polls the request on the thread that starts it, until the request first waits. The
+//! thread that completes the awaited call polls it next, and so on. The thread that completes the
+//! last call sends the reply. A runtime that queued requests for its own threads would add a thread
+//! switch to each metadata call.
 //!
-//! A session thread may make a call itself ([`run_on_session_thread`]): to hand a call to a
-//! replica's thread and to be woken costs more than most calls. It makes the call when the
-//! request waits for it already. So if the call hangs, and another
-//! replica or the ticker completes it, that thread continues the request.
+//! A session thread may make a call itself ([`run_on_session_thread`]): handing a call to a
+//! replica's thread and waking the caller costs more than most calls. It makes the call only when
+//! the request already waits for it. So if the call hangs, and another replica or the ticker
+//! completes it, that thread continues the request.
 //!
-//! What has to outlast the reply, such as the count of changes in progress, is left here by
-//! [`hold_until_reply`] and dropped when the request has ended.
+//! Some values must outlast the reply, such as the count of changes in progress.
+//! [`hold_until_reply`] keeps them, and they are dropped when the request has ended.
 //!
 //! *Invariant:* a request never blocks the thread that polls it, which may be a FUSE session
 //! thread, a replica's thread or the runtime's.
@@ -35,29 +35,29 @@ type DeferredCall = Box<dyn FnOnce() + Send>;
 thread_local! {
     /// The guards of the request that this thread polls.
     static HELD: Cell<Option<Guards>> = const { Cell::new(None) };
-    /// Whether this thread may make a call itself, and the call that it makes next.
+    /// Whether this thread may make a call itself, and which call is next.
     static DEFERRED: RefCell<Deferral> = const { RefCell::new(Deferral::Refused) };
 }
 
-/// What a thread does with a call that it could make itself.
+/// How a thread treats a call that it could make itself.
 enum Deferral {
-    /// It makes none.
+    /// It refuses the call.
     Refused,
-    /// It makes the next one.
+    /// It takes the next call.
     Accepted,
-    /// It makes this one.
+    /// It will make this call.
     Call(DeferredCall),
 }
 
-/// Starts a request. It is polled at once, and later by the threads that complete what it
-/// waits for, each time on behalf of the thread that the caller works for now.
+/// Starts a request. The calling thread polls it at once, and the threads that complete its calls
+/// poll it later. Each poll is on behalf of the thread for which the caller works now.
 #[inline]
 pub fn run(request: impl Future<Output = ()> + Send + 'static) {
     run_boxed(Box::pin(request));
 }
 
-/// A request has up to 3 KiB: it is put in its place once, and what it passes through on the
-/// way there is compiled once.
+/// A request has up to 3 KiB. It is boxed once where it starts, and the code behind this is
+/// compiled only once.
 fn run_boxed(request: BoxedRequest) {
     let requesting_thread = RequestingThread::current();
     let poll_here = move |request: Runnable| {
@@ -66,22 +66,22 @@ fn run_boxed(request: BoxedRequest) {
     let (first_poll, task) =
         async_task::spawn(WithGuards { request, held: Guards::new() }, poll_here);
     task.detach();
-    // Held during the poll: a call that is dropped meanwhile drops its waker, and the request
-    // with it if that were the last one. A request is dropped only while nothing polls it.
+    // Kept during the poll. A call that is dropped in the poll drops its waker. If that were the
+    // last reference, the request would be dropped while it is being polled.
     let waker = first_poll.waker();
     first_poll.run();
     drop(waker);
 }
 
-/// Starts a request as [`run`] does, on a thread that may make one call at a time itself, and
-/// makes the calls that are left to it.
+/// Starts a request like [`run`], on a thread that may make calls itself, one at a time. Then makes
+/// the calls that were left to it.
 #[inline]
 pub fn run_on_session_thread(request: impl Future<Output = ()> + Send + 'static) {
     run_boxed_on_session_thread(Box::pin(request));
 }
 
 fn run_boxed_on_session_thread(request: BoxedRequest) {
-    /// The thread makes no calls any more.
+    /// Makes the thread refuse calls from now on.
     struct Refuse;
     impl Drop for Refuse {
         fn drop(&mut self) {
@@ -92,15 +92,16 @@ fn run_boxed_on_session_thread(request: BoxedRequest) {
     DEFERRED.set(Deferral::Accepted);
     run_boxed(request);
     while let Deferral::Call(call) = DEFERRED.replace(Deferral::Accepted) {
-        // It polls the rest of the request. The thread serves other requests after it.
+        // The call polls the rest of the request. A panic must not end the thread, which serves
+        // other requests.
         if catch_unwind(AssertUnwindSafe(call)).is_err() {
             tracing::error!("a request panicked; this is a bug in fanfs");
         }
     }
 }
 
-/// Leaves `call` to the calling thread, which makes it when the request waits. Gives it back
-/// where that thread makes no calls, or makes another one.
+/// Leaves `call` to the calling thread, which makes it once the request waits. Returns the call if
+/// that thread makes none, or already has one.
 pub(super) fn defer<C: FnOnce() + Send + 'static>(call: C) -> Result<(), C> {
     DEFERRED.with_borrow_mut(|deferral| match deferral {
         Deferral::Accepted => {
@@ -111,8 +112,8 @@ pub(super) fn defer<C: FnOnce() + Send + 'static>(call: C) -> Result<(), C> {
     })
 }
 
-/// The guards of the outer request, while an inner one is polled. A poll that panics gives them
-/// back too, and drops its own.
+/// Keeps the outer request's guards while an inner request is polled. After a panic it also
+/// restores them, and drops the inner ones.
 struct HeldScope {
     outer: Option<Guards>,
     is_left: bool,
@@ -123,7 +124,7 @@ impl HeldScope {
         Self { outer: HELD.replace(Some(held)), is_left: false }
     }
 
-    /// The guards of the request that was polled.
+    /// Restores the outer guards and returns those of the polled request.
     fn leave(&mut self) -> Guards {
         self.is_left = true;
         HELD.replace(self.outer.take()).unwrap_or_default()
@@ -138,7 +139,7 @@ impl Drop for HeldScope {
     }
 }
 
-/// A request, with the guards that it leaves.
+/// A request with its guards.
 struct WithGuards {
     request: BoxedRequest,
     held: Guards,
@@ -148,7 +149,7 @@ impl Future for WithGuards {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // Requests nest: one that ends a call polls the request that waits for it.
+        // Requests nest: ending a call polls the request that waits for it.
         let mut scope = HeldScope::enter(std::mem::take(&mut self.held));
         let polled = self.request.as_mut().poll(context);
         self.held = scope.leave();
@@ -156,8 +157,8 @@ impl Future for WithGuards {
     }
 }
 
-/// Keeps `guard` until the request that this thread polls has ended, which is after its
-/// reply, or until its next call has started. Outside a request it is dropped at once.
+/// Keeps `guard` until the request that this thread polls has ended, which is after its reply, or
+/// until its next call has started. Outside a request `guard` is dropped at once.
 pub fn hold_until_reply(guard: impl Send + 'static) {
     if let Some(mut held) = HELD.take() {
         held.push(Box::new(guard));
@@ -165,8 +166,8 @@ pub fn hold_until_reply(guard: impl Send + 'static) {
     }
 }
 
-/// Drops the guards that this request has left so far: its next call has started, or it is
-/// about to wait for another request.
+/// Drops the guards of the current request: its next call has started, or it is about to wait for
+/// another request.
 pub fn release_held() {
     let held = HELD.take();
     if held.is_some() {

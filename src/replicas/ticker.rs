@@ -1,8 +1,8 @@
-//! The clock of a volume: it looks after reads and calls that wait for replicas.
+//! The ticker of a volume: the clock for reads and calls that wait for replicas.
 //!
-//! Whatever waits for a replica registers here once ([`Ticker::add`]), and wakes the clock
-//! when it begins to wait ([`Ticker::wake`]). While anything is under way each of them is
-//! ticked every [`TICK`]. Then the clock slows down, or stops.
+//! Each component that waits for replicas registers once ([`Ticker::add`]), and wakes the ticker
+//! when a wait starts ([`Ticker::wake`]). While anything is in progress, the ticker ticks all of
+//! them every [`TICK`]. Afterwards it slows down, or stops.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,39 +11,40 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// How often late calls and passed deadlines are looked for while anything
-/// is under way. A tenth of the earliest hedge is close enough.
+/// The interval of checks for late calls and passed deadlines while anything is in progress. It is
+/// a quarter of [`MIN_HEDGE_DELAY`](super::lateness::MIN_HEDGE_DELAY), which is precise enough.
 const TICK: Duration = Duration::from_millis(25);
 
-/// And while the only thing to look after is that a replica comes back.
+/// The interval while the only work is to wait for a replica's return.
 const SLOW_TICK: Duration = Duration::from_millis(250);
 
-/// After reads the clock stops when there was nothing to look after for so many ticks. To
-/// start it wakes a thread, which is not to happen for each of a row of reads. After calls
-/// it stops at once: it would cost more than they do.
+/// After reads, the ticker stops only after this many ticks without work: starting it wakes a
+/// thread, and each of many reads in sequence would do that. After calls it stops at once, because
+/// these ticks would cost more than the calls.
 const IDLE_TICKS: u32 = 40;
 
-/// What there is to look after, the least first.
+/// The work that is left, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PendingWork {
     /// Nothing.
     Idle,
-    /// Replicas that are not asked.
+    /// Replicas that are not asked, or are being checked.
     Replicas,
-    /// Reads or calls.
+    /// Reads or calls in progress.
     Calls,
 }
 
-/// What the clock looks after.
+/// A component that the ticker drives.
 pub trait Ticked: Send + Sync {
-    /// Does what is due at `now`. Returns what there is left to look after. Does not block.
+    /// Does the work that is due at `now`, without blocking. Returns the work that is left.
     fn tick(self: Arc<Self>, now: Instant) -> PendingWork;
 
-    /// The clock has stopped for good, as the volume goes away: lets go of what waits for it.
+    /// The ticker has stopped because the volume is stopping: releases everything that waits for
+    /// it.
     fn stop(self: Arc<Self>);
 }
 
-/// Stops what the clock looked after when it is dropped.
+/// Stops the registered components when it is dropped.
 struct StopOnDrop<'a>(&'a Ticker);
 
 impl Drop for StopOnDrop<'_> {
@@ -53,30 +54,30 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// The clock.
+/// The ticker.
 #[derive(Default)]
 pub struct Ticker {
-    /// Whether it ticks, so that nothing needs to wake it.
+    /// Whether it ticks, so that no wake-up is needed.
     is_ticking: AtomicBool,
-    /// Whether it goes on ticking for a while when nothing is left ([`Ticker::wake_to_linger`]).
+    /// Whether it keeps ticking for a while without work ([`Ticker::wake_to_linger`]).
     lingers: AtomicBool,
     wake: Notify,
     ticked: Mutex<Vec<Weak<dyn Ticked>>>,
 }
 
 impl Ticker {
-    /// Ticks `ticked` as well, for as long as it exists.
+    /// Registers `ticked` for as long as it exists.
     pub fn add(&self, ticked: Weak<dyn Ticked>) {
         self.ticked.lock().push(ticked);
     }
 
-    /// Something is under way that the clock is to look after. Never blocks.
+    /// Reports work for the ticker. Never blocks.
     pub fn wake(&self) {
         self.wake_with(false);
     }
 
-    /// The same for work that comes in rows: when nothing is left the clock goes on ticking
-    /// for [`IDLE_TICKS`], unless it ticked already.
+    /// The same for work that comes in series: without work the ticker continues for
+    /// [`IDLE_TICKS`], unless it was ticking already.
     pub fn wake_to_linger(&self) {
         self.wake_with(true);
     }
@@ -99,7 +100,7 @@ impl Ticker {
         left.max().unwrap_or(PendingWork::Idle)
     }
 
-    /// Runs the clock; never returns. Spawn it once.
+    /// Runs the ticker; never returns. Spawn it once.
     pub async fn run(&self) {
         let _stop = StopOnDrop(self);
         loop {
@@ -112,7 +113,8 @@ impl Ticker {
             }
             self.is_ticking.store(false, Ordering::SeqCst);
             loop {
-                // Also for what began before that was stored, and has not woken the clock.
+                // This tick also finds work that started before the store and did not wake the
+                // ticker.
                 match self.tick(Instant::now()) {
                     PendingWork::Calls => break,
                     PendingWork::Idle => break self.wake.notified().await,
@@ -128,13 +130,13 @@ impl Ticker {
     }
 }
 
-/// A panic of one leaves the clock to the others, and to itself: without it no request of
-/// the volume would end at its deadline.
+/// Ticks one component. A panic must not stop the ticker, or no request of the volume would end at
+/// its deadline.
 fn tick_catching_panics(ticked: Arc<dyn Ticked>, now: Instant) -> PendingWork {
     let tick = std::panic::AssertUnwindSafe(|| ticked.tick(now));
     std::panic::catch_unwind(tick).unwrap_or_else(|_| {
         tracing::error!("a tick panicked; this is a bug in fanfs");
-        // Calls that it had not looked at may be left.
+        // It may have calls left that it has not checked.
         PendingWork::Calls
     })
 }
@@ -145,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends each tick, and says what is left.
+    /// Sends a message for each tick, and returns the work in `left`.
     struct Reporter {
         ticks: mpsc::Sender<()>,
         left: Mutex<PendingWork>,
@@ -192,7 +194,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         drop(busy);
-        // The last tick comes after the clock says that it stops.
+        // The ticker ticks once more after it clears `is_ticking`.
         idle_ticks.try_iter().for_each(drop);
         ticker.wake_to_linger();
         for _ in 0..IDLE_TICKS / 2 {

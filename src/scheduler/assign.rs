@@ -1,87 +1,82 @@
-//! Who reads what: every waiting segment to the replica that completes it first.
+//! Assigns every waiting segment to the replica that completes it first.
 //!
-//! The queue is gone through in order of urgency, twice in thought.
+//! The planner goes through the queue in order of urgency, twice.
 //!
-//! *Planning.* Each segment is given to the local candidate with the least
-//! expected completion
+//! *Planning.* Each segment goes to the local candidate with the least expected completion
 //!
-//! > latency + work in flight + work given to it so far + the segment / rate
+//! > latency + work in flight + work planned for it so far + the segment / rate
 //!
-//! (to any candidate where none is local). Because what was given in thought
-//! counts, a slow replica gets the segment that it will have ready just when it
-//! is due, and a fast one is left free for what is due earlier.
+//! (to any candidate if none is local). Planned work counts. So a slow replica gets the segment
+//! that it will complete just when it is due. A fast one stays free for segments that are due
+//! earlier.
 //!
-//! *Lending.* A segment that a remote candidate would complete clearly sooner
-//! goes there after all. The work that the remote one has of its own counts,
-//! also where it comes later in the queue: a window spans chunks so that
-//! replicas with different chunks work at once, and they should not fetch each
-//! other's. Only for what a reader waits for does it not count.
+//! *Lending.* A segment moves to a remote candidate that would complete it clearly sooner. The
+//! remote candidate's own work counts, even if it comes later in the queue: a window spans chunks
+//! so that replicas with different chunks work at once, and they should not fetch each other's.
+//! Only for segments that a reader waits for does it not count.
 //!
-//! Then what the plan gives to a replica that has room is sent.
+//! Then the planned segments of each replica with room are dispatched.
 //!
-//! What is read ahead stays on the replica that is on the run before it, until
-//! that one is [`RUN_STICKINESS`] segments behind another: a server that reads ahead
-//! for one file is worse off when two take turns.
+//! Readahead stays on the replica that reads the run before it, until that one is
+//! [`RUN_STICKINESS`] segments behind another: a server that reads ahead in a file does worse when
+//! two replicas alternate.
 
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
 use super::estimate::ReplicaLoad;
 use super::rate::Locality;
 
-/// How many segments a replica may be behind the best one and go on with a run.
-/// The runs are then about twice as long. Fewer where the queue has not twice as
-/// many for each replica: a short window needs them spread.
+/// How many segments a replica may be behind the best one and still continue a run. The runs are
+/// then about twice as long. The limit is lower if the queue has fewer than twice as many segments
+/// for each replica: a short window must be spread.
 const RUN_STICKINESS: f64 = 2.0;
 
-/// How much sooner a remote candidate must be done than a local one: the noise
-/// of the estimates, below which a chunk is better read where it is.
+/// How much sooner a remote candidate must complete a segment than a local one. A smaller
+/// difference is noise in the estimates, and a chunk is better read where it is.
 const MIN_REMOTE_SPEEDUP: f64 = 1.25;
 
-/// Segments that a remote candidate is lent at a time, besides those that fill
-/// its latency. It may be that they all come from the one disk that the local
-/// candidate reads as well: then they gain nothing, and the further they are
-/// ahead the longer the window takes to get to the next chunk. With as many in
-/// flight as for local ones, one reader of chunks with one copy each lost an
-/// eighth (`tests/simulate.rs`).
+/// Segments lent to a remote candidate at a time, besides those that fill its latency. All of them
+/// may come from the one disk that the local candidate reads as well. Then they gain nothing, and
+/// the further ahead they are, the later the window reaches the next chunk. With as many in flight
+/// as for local ones, one reader of chunks with one copy each lost an eighth (`tests/simulate.rs`).
 const REMOTE_SEGMENTS: f64 = 2.0;
 
-/// What is only read ahead is lent to a replica that was seen to deliver at least
-/// this part of the home replica's rate. One that fetches it from the very disk that the
-/// home replica reads gets its turn among that one's segments, and measures
-/// less: it gains nothing. Not asked where a node without a replica holds a copy
-/// too.
+/// Readahead is lent only to a replica whose measured rate is at least this share of the home
+/// replica's. A replica that fetches it from the home replica's own disk takes turns with the home
+/// replica there, so it measures less and gains nothing. Does not apply if a node without a replica
+/// holds a copy too.
 const MIN_REMOTE_RATE_SHARE: f64 = 0.45;
 
-/// Seconds that an open takes besides the latency of a round trip: a path lookup
-/// and an open file more on either side.
+/// Seconds that an open takes besides the latency of a round trip, for a path lookup and an open
+/// file on either side.
 const OPEN_SECS: f64 = 50e-6;
 
-/// A latency of fewer seconds is no reason to have a small file opened again
-/// elsewhere: the first read on a replica starts a thread there, and where all
-/// others then go elsewhere it remains the only one that is known.
+/// A latency of fewer seconds is no reason to open a small file on another replica. The first read
+/// on a replica starts a thread there. If all others then went elsewhere, it would remain the only
+/// replica that is measured.
 const NEGLIGIBLE_SECS: f64 = 1e-3;
 
-/// Segments looked at in one round. Beyond the deepest window of all but the
-/// most crowded volumes; what is not looked at is looked at next time.
+/// The most segments considered in one round. Only the most crowded volumes have a deeper window,
+/// and the rest is considered in the next round.
 const MAX_PLANNED: usize = 512;
 
-/// A waiting segment as far as the choice goes.
+/// A waiting segment, as the choice sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitingSegment {
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Who may read it.
+    /// The replicas that may read it.
     pub candidates: ReplicaSet,
-    /// Who holds it.
+    /// The holders of its chunk.
     pub holders: Holders,
-    /// Whether nobody waits for it yet.
+    /// Whether no request waits for it yet.
     pub is_readahead: bool,
-    /// Names the file that it belongs to.
+    /// Identifies the file that it belongs to.
     pub file_number: u64,
-    /// Its first byte there.
+    /// Its first byte in the file.
     pub start: u64,
-    /// Who has the file open, where the others would open it for this one segment:
-    /// half of the work for a small file. All where that does not matter.
+    /// Replicas that have the file open, if the others would open it for this one segment: half of
+    /// the work for a small file. All if that does not matter.
     pub open_on: ReplicaSet,
 }
 
@@ -95,44 +90,44 @@ impl WaitingSegment {
     }
 }
 
-/// A segment that is to be sent now.
+/// A segment to dispatch now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Assignment<K> {
-    /// Which segment.
+    /// The segment.
     pub key: K,
-    /// To whom.
+    /// The replica to read from.
     pub replica: ReplicaId,
-    /// Whether that one's node holds it.
+    /// Whether that replica's node holds it.
     pub locality: Locality,
-    /// Seconds until it is expected back.
+    /// Seconds until its expected completion.
     pub expected: f64,
 }
 
-/// Where a replica's last segment ended: the file and the offset.
+/// The end of a replica's last segment: the file and the offset.
 type RunEnd = Option<(u64, u64)>;
 
-/// Decides; holds what was sent last to each replica, and memory for the work.
+/// Makes the assignments. Keeps the last segment sent to each replica, and memory for the work.
 #[derive(Clone, Debug)]
 pub struct Assigner<K> {
     run_ends: ReplicaMap<RunEnd>,
     plan: Vec<PlannedSegment<K>>,
-    /// Kept for their memory.
+    /// Kept to reuse their memory.
     current_loads: ReplicaMap<ReplicaLoad>,
     backlog: ReplicaMap<f64>,
     planned_run_ends: ReplicaMap<RunEnd>,
     moves: RemoteMoves,
 }
 
-/// What has moved to remote candidates of the plan so far.
+/// The work that the plan has moved to remote candidates so far.
 #[derive(Clone, Debug, Default)]
 struct RemoteMoves {
-    /// Seconds of work that each replica keeps of its own, up to the segment at hand.
+    /// Seconds of its own work that each replica keeps, up to the current segment.
     own_backlog: ReplicaMap<f64>,
     /// Seconds of work that has moved away from each.
     moved_out: ReplicaMap<f64>,
     /// Seconds of work that has moved to each.
     moved_in: ReplicaMap<f64>,
-    /// Bytes that each has in flight as a remote candidate, those that moved included.
+    /// Bytes that each has in flight as a remote candidate, including those that moved.
     in_flight: ReplicaMap<u64>,
 }
 
@@ -141,13 +136,13 @@ struct PlannedSegment<K> {
     key: K,
     demand: WaitingSegment,
     replica: ReplicaId,
-    /// Seconds of the replica's work that come before it, without latency.
+    /// Seconds of the replica's work before it, without latency.
     backlog_before: f64,
     work: f64,
 }
 
 impl<K: Copy> Assigner<K> {
-    /// For so many replicas.
+    /// An assigner for `replicas` replicas.
     pub fn new(replicas: usize) -> Self {
         Self {
             run_ends: ReplicaMap::from_fn(replicas, |_| None),
@@ -159,13 +154,12 @@ impl<K: Copy> Assigner<K> {
         }
     }
 
-    /// A segment was sent, by whatever decision.
+    /// Records a dispatched segment, whatever decided it.
     pub fn record_sent(&mut self, replica: ReplicaId, stream: u64, end: u64) {
         self.run_ends[replica] = Some((stream, end));
     }
 
-    /// Decides what to send now, appending to `out`. `demands` come most urgent
-    /// first.
+    /// Decides what to dispatch now, appending to `out`. `demands` has the most urgent first.
     pub fn assign(
         &mut self,
         demands: impl ExactSizeIterator<Item = (K, WaitingSegment)>,
@@ -223,8 +217,8 @@ impl<K: Copy> Assigner<K> {
             if demand.is_readahead
                 && let Some(on_run) = self.replica_on_run(&demand, choice)
             {
-                // In segments of the best one: a slow one must not make its own
-                // slowness an excuse.
+                // Measured in segments of the best one, so that a slow replica does not profit from
+                // its own slowness.
                 let slack = loyalty * loads[replica].cost(demand.locality(replica), demand.bytes);
                 let locality = demand.locality(on_run);
                 let behind = loads[on_run].completion(locality, self.backlog[on_run], demand.bytes);
@@ -240,14 +234,14 @@ impl<K: Copy> Assigner<K> {
         }
     }
 
-    /// The one among `choice` that reads what comes right before `demand`.
+    /// The replica among `choice` that reads the data right before `demand`.
     fn replica_on_run(&self, demand: &WaitingSegment, choice: ReplicaSet) -> Option<ReplicaId> {
         let run = Some((demand.file_number, demand.start));
         choice.iter().find(|id| self.planned_run_ends[*id] == run)
     }
 
-    /// Gives to remote candidates what they complete sooner. `backlog` has each
-    /// replica's whole plan when it begins.
+    /// Moves segments to remote candidates that complete them sooner. At first `backlog` has each
+    /// replica's whole plan.
     fn move_to_remote(&mut self, loads: &ReplicaMap<ReplicaLoad>) {
         let Self { plan, backlog, moves, .. } = self;
         moves.reset(loads);
@@ -268,8 +262,8 @@ impl RemoteMoves {
         self.in_flight.refill(loads, |load| load.remote_in_flight);
     }
 
-    /// The remote candidate that completes a segment first, if it is clearly sooner than the
-    /// replica that the plan gives it to.
+    /// The remote candidate that completes a segment first, if that is clearly sooner than the
+    /// planned replica would.
     fn sooner_remote<K: Copy>(
         &self,
         planned: &PlannedSegment<K>,
@@ -318,10 +312,10 @@ impl RemoteMoves {
     }
 }
 
-/// How many bytes a remote candidate may have in flight to be lent `demand`; `None` where
-/// it was seen to deliver less than `least_rate`, and that matters.
+/// The most bytes that a remote candidate may have in flight to be lent `demand`. `None` if its
+/// measured rate is below `least_rate` and that matters.
 fn max_remote_bytes(demand: &WaitingSegment, load: &ReplicaLoad, least_rate: f64) -> Option<f64> {
-    // One segment shows whether it pays.
+    // A single segment shows whether lending pays.
     let segments = match load.is_remote_measured {
         _ if !demand.is_readahead || demand.holders.is_held_elsewhere => REMOTE_SEGMENTS,
         true if load.rate.remote < least_rate => return None,
@@ -346,7 +340,7 @@ fn first_to_complete(
 ) -> Option<(ReplicaId, f64)> {
     let latency = |id: ReplicaId| loads[id].latency[demand.locality(id)];
     let open = demand.open_on.and(choice);
-    // One that has no more room is no better than one that has to open it.
+    // A replica without room is no better than one that must open the file.
     let with_room = open.iter().filter(|id| loads[*id].has_room());
     let ready = match demand.open_on {
         ReplicaSet::ALL => None,
@@ -356,8 +350,7 @@ fn first_to_complete(
     for id in choice.iter() {
         let mut completion = loads[id].completion(demand.locality(id), backlog[id], demand.bytes);
         if let Some(ready) = ready {
-            // What is not known of a replica is no reason to leave it, nor to
-            // leave another for it.
+            // An uncertain latency is no reason to leave a replica, nor to prefer it.
             let is_doubtful = loads[id].is_latency_uncertain;
             completion += match (open.contains(id), is_doubtful) {
                 (true, true) => -latency(id),
@@ -427,7 +420,7 @@ mod tests {
         }
     }
 
-    /// What is sent: the segment, to whom.
+    /// The dispatched segments, each with its replica.
     fn send(
         loads: &ReplicaMap<ReplicaLoad>,
         demands: impl Iterator<Item = WaitingSegment>,
@@ -438,7 +431,7 @@ mod tests {
         out.iter().map(|a| (a.key, a.replica.index())).collect()
     }
 
-    /// Without runs: each segment is of another file.
+    /// Segments without runs: each is of another file.
     fn apart(n: usize, replicas: usize) -> impl Iterator<Item = WaitingSegment> {
         (0..n).map(move |i| WaitingSegment { file_number: i as u64, ..demand(2 * i, replicas) })
     }
@@ -451,7 +444,7 @@ mod tests {
     #[test]
     fn a_slow_replica_gets_a_segment_far_enough_ahead() {
         let loads = loads([100.0, 10.0]);
-        // 100 ms on the slow one: the fast one does ten of them meanwhile.
+        // 100 ms on the slow one: the fast one completes ten in that time.
         let sent = send(&loads, apart(32, 2));
         let slow = sent.iter().find(|(_, replica)| *replica == 1).unwrap();
         assert!((9..=11).contains(&slow.0), "{sent:?}");
@@ -464,10 +457,10 @@ mod tests {
         assert_eq!(send(&loads([110.0, 100.0]), [small(0)].into_iter()), [(0, 1)]);
         let mut loads = loads([100.0, 100.0]);
         let slower = |by: f64| PerLocality { local: by, remote: by };
-        // Nobody knows how slow the other one would be, or it is noise.
+        // The other one's latency is unknown, or the difference is noise.
         loads[r(1)].latency = slower(0.9e-3);
         assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 1)]);
-        // But nobody waits for one that is much slower, or has no room.
+        // But a reader does not wait for one that is much slower, or has no room.
         loads[r(1)].latency = slower(0.1);
         assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 0)]);
         loads[r(1)].latency = slower(10e-6);
@@ -515,7 +508,7 @@ mod tests {
         assert!((1..=12).contains(&hops), "{sent:?}");
         let to_first = sent.iter().filter(|(_, replica)| *replica == 0).count();
         assert!((14..=18).contains(&to_first), "{sent:?}");
-        // What a reader waits for is spread at once.
+        // Segments that a reader waits for are spread at once.
         let waiting = (0..2).map(|i| WaitingSegment { is_readahead: false, ..demand(i, 2) });
         assert_eq!(send(&loads, waiting), [(0, 0), (1, 1)]);
     }
@@ -525,7 +518,7 @@ mod tests {
         let loads = loads([100.0, 100.0]);
         let here = |i| WaitingSegment { holders: held(only(1)), ..demand(i, 2) };
         assert_eq!(send(&loads, (0..2).map(here)), [(0, 1), (1, 1)]);
-        // The remote one, at half the rate, has the third when it is due.
+        // The remote one, at half the rate, completes the third when it is due.
         let sent = send(&loads, (0..4).map(here));
         assert_eq!(sent.iter().filter(|(_, replica)| *replica == 0).count(), 1, "{sent:?}");
     }

@@ -10,12 +10,12 @@
 //! at the speed of memory is a *hit* if it is also more than [`HIT_FACTOR`] times faster than
 //! the replica's known rate.
 //!
-//! If all deliveries of a replica were as fast as memory, two reasons are possible: all
-//! of them came from the cache, or its disk is that fast. Its rate is then *adopted*: it
-//! serves to choose among replicas, but health does not compare it with other rates.
-//! [`SLOW_RUN_TO_RESET`] deliveries in a row far below [`MEMORY_RATE`], or [`RUN_TO_RESET`] below it, show the
-//! link, and the adopted rate is dropped. [`RUN_TO_RESET`] hits in a row, without a slower
-//! delivery, show that the link's old rate no longer holds.
+//! If all deliveries of a replica were as fast as memory, there are two possible reasons: all of
+//! them came from the cache, or its disk is that fast. Its rate is then *adopted*: it serves to
+//! choose among replicas, but health does not compare it with other rates. [`SLOW_RUN_TO_RESET`]
+//! deliveries in a row far below [`MEMORY_RATE`], or [`RUN_TO_RESET`] below it, show the link, and
+//! the adopted rate is dropped. [`RUN_TO_RESET`] hits in a row, without a slower delivery, show
+//! that the link's old rate no longer holds.
 //!
 //! Pure.
 
@@ -28,15 +28,15 @@ pub(super) const MEMORY_RATE: f64 = (512u64 << 20) as f64;
 /// Fraction of [`MEMORY_RATE`] that a cache exceeds even on a busy machine.
 const CACHE_RATE_SHARE: f64 = 0.25;
 
-/// A hit is more than so many times as fast as the link.
+/// A hit is more than this many times as fast as the link.
 const HIT_FACTOR: f64 = 8.0;
 
-/// Slower deliveries in a row that show the link. A single one may be a delay of this
+/// The number of slow deliveries in a row that show the link. A single one may be a delay of this
 /// machine.
 const SLOW_RUN_TO_RESET: u32 = 4;
 
-/// Hits in a row that void the link's rate, and other deliveries in a row that void an
-/// adopted rate.
+/// The number of hits in a row that void the link's rate, and of slower deliveries in a row that
+/// void an adopted rate.
 const RUN_TO_RESET: u32 = 64;
 
 /// How a delivery counts for its replica's rate.
@@ -50,7 +50,7 @@ pub enum SampleClass {
     CacheHit,
 }
 
-/// Tells one replica's cache hits from deliveries of its link.
+/// Distinguishes one replica's cache hits from deliveries of its link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CacheHitDetector {
     /// Whether all measurements were as fast as memory.
@@ -62,8 +62,8 @@ pub struct CacheHitDetector {
 }
 
 impl CacheHitDetector {
-    /// Judges a delivery of `bytes` that took `took`; `rate` is the replica's measured
-    /// rate, bytes a second.
+    /// Classifies a delivery of `bytes` that took `took`; `rate` is the replica's measured rate,
+    /// bytes a second.
     pub fn classify(&mut self, bytes: u64, took: Duration, rate: Option<f64>) -> SampleClass {
         let own = bytes as f64 / took.as_secs_f64().max(1e-6);
         match (own >= MEMORY_RATE, self.is_memory_speed) {
@@ -95,8 +95,8 @@ impl CacheHitDetector {
         }
     }
 
-    /// Counts a delivery of the other kind; after `enough` in a row, that kind is the one
-    /// to measure.
+    /// Counts a delivery that contradicts the present rate. After `enough` in a row, the rate is
+    /// measured from such deliveries.
     fn count_contrary(&mut self, enough: u32, is_adopted: bool, until: SampleClass) -> SampleClass {
         self.contrary_run += 1;
         if self.contrary_run < enough {

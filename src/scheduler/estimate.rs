@@ -1,66 +1,60 @@
-//! How fast one replica delivers, from what it delivered.
+//! How fast one replica delivers, measured from its deliveries.
 //!
-//! The rate is measured on a *busy clock* that runs only while something is in
-//! flight, so a replica that nobody asks does not seem slow. Each completion is
-//! put down as served in the time since the completion before it, for its own
-//! locality ([`super::rate`]); the rate is the bytes of the completions of the
-//! last quarter second over that time. Measured against BBR's windowed maximum,
-//! the mean loses nothing where the rate is steady, and follows a replica that
-//! drops to a tenth within one window instead of the maximum's full memory.
+//! The rate is measured on a *busy clock* that runs only while something is in flight, so an idle
+//! replica does not seem slow. Each completion counts as served in the time since the completion
+//! before it, for its own locality ([`super::rate`]). The rate is the bytes of the completions of
+//! the last quarter second over that time. Compared with BBR's windowed maximum, the mean loses
+//! nothing at a steady rate. It follows a replica that drops to a tenth within one window, instead
+//! of the maximum's full memory.
 //!
-//! The clock also bounds the rate from above while nothing comes back: were the
-//! next completion to arrive this very moment, the rate could be no better than
-//! with it. So a hung replica's estimate decays as it hangs, without anybody
-//! noticing that it hangs.
+//! The clock also bounds the rate from above while nothing comes back: even if the next completion
+//! arrived right now, the rate could be no better than with it. So a hung replica's estimate decays
+//! without any detection of the hang.
 //!
-//! Small reads say nothing about the rate: 4 KiB that took as long as the wire
-//! is would make any replica look slow. Below a quarter of a segment a read is
-//! taken for what it tells about the latency only, and the clock does not run
-//! for it.
+//! Small reads say nothing about the rate: 4 KiB take as long as a round trip, which would make any
+//! replica look slow. A read below a quarter of a segment counts only for the latency, and the
+//! clock does not run for it.
 //!
-//! The latency is the part of a read's time that its size does not explain, of
-//! the quickest read that had the replica to itself: at depth the time of a read
-//! says how much was in flight, whatever the wire. It is that of the quickest
-//! such read in the last [`LATENCY_MEMORY`]; and never less than what the
-//! oldest read in flight has waited beyond its due, so that a replica that hangs
-//! is shunned for small reads as well.
+//! The latency is the part of a read's time that its size does not explain. It comes from the
+//! quickest read in the last [`LATENCY_MEMORY`] that had the replica to itself: at depth, the time
+//! of a read depends on the bytes in flight. It is never less than the time by which the oldest
+//! read in flight is overdue. So a hung replica is avoided for small reads as well.
 
 use std::time::{Duration, Instant};
 
 use super::cache_hits::{CacheHitDetector, MEMORY_RATE, SampleClass};
 use super::rate::{Locality, PerLocality, RateMeter};
 
-/// How long the least latency counts.
+/// How long the least latency is remembered.
 const LATENCY_MEMORY: Duration = Duration::from_secs(10);
 
-/// A rate is compared with other replicas' for so long after the last delivery.
+/// How long after its last delivery a replica's rate is compared with others'.
 const RATE_MEMORY: Duration = Duration::from_secs(5);
 
-/// The rate that a replica of weight 1 is assumed to have, bytes a second,
-/// until it has delivered something: about what one gigabit link carries.
+/// The assumed rate of a replica of weight 1 until it has delivered something, bytes a second:
+/// about what a gigabit link carries.
 pub const ASSUMED_RATE: f64 = 100.0 * 1024.0 * 1024.0;
 
-/// What a replica is assumed to deliver of another node's chunks, in parts of
-/// what it delivers of its own node's, until it has delivered some. Below 1,
-/// so that a chunk is read where it is as long as nothing is known; not by
-/// much, so that it is found out.
+/// The assumed rate for other nodes' chunks, as a share of the rate for its own node's chunks,
+/// until it has delivered some. Below 1, so that a chunk is read where it is while nothing is
+/// known; close to 1, so that remote reads are tried and measured.
 pub const REMOTE_PRIOR: f64 = 0.8;
 
-/// Segments in flight at least. With two, a replica of 100 MiB/s falls idle
-/// whenever the daemon does not get a processor for 10 ms: with two busy loops
-/// on two cores, three such replicas gave one reader 229 to 290 MiB/s; with
-/// four, 290 to 295. A replica that hangs or slows down costs no more with four.
+/// The least number of segments in flight. With two, a replica of 100 MiB/s falls idle whenever the
+/// daemon does not get a processor for 10 ms. With two busy loops on two cores, three such replicas
+/// then delivered 229 to 290 MiB/s to one reader; with four segments, 290 to 295. A replica that
+/// hangs or slows down costs no more with four.
 const MIN_SEGMENTS_IN_FLIGHT: u64 = 4;
 
-/// Reads below which the latency is doubtful. One read on a busy machine takes
-/// ten times as long as it should now and then, five in a row do not.
+/// With fewer reads the latency is uncertain. On a busy machine a single read sometimes takes ten
+/// times as long as usual; five in a row do not.
 const MIN_LATENCY_SAMPLES: u32 = 5;
 
-/// A read that had the replica to itself and was this much faster than the
-/// estimate shows that times have changed; the old completions are forgotten.
+/// A read that had the replica to itself and was this much faster than the estimate shows that the
+/// rate has changed; the old completions are forgotten.
 const RESET_FACTOR: f64 = 2.0;
 
-/// What one replica can be asked for at once.
+/// The limits of reads in flight to one replica.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightLimits {
     /// The usual segment size, bytes.
@@ -71,40 +65,38 @@ pub struct InFlightLimits {
     pub max_reads: usize,
 }
 
-/// A replica's state as a decision sees it.
+/// A replica's state, as a decision sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplicaLoad {
     /// Bytes a second; above 0.
     pub rate: PerLocality<f64>,
     /// Whether the remote rate is a measured one.
     pub is_remote_measured: bool,
-    /// Seconds that a read takes whatever its size.
+    /// Seconds that a read takes regardless of its size.
     pub latency: PerLocality<f64>,
-    /// Whether that is what so few reads took, or none, that the next may be far
-    /// quicker.
+    /// Whether that comes from so few reads, or none, that the next may be far quicker.
     pub is_latency_uncertain: bool,
     /// Bytes in flight.
     pub in_flight: u64,
-    /// Bytes of them that the replica's node does not hold.
+    /// Bytes of them in chunks that the replica's node does not hold.
     pub remote_in_flight: u64,
-    /// Seconds that what is in flight takes to be delivered.
+    /// Seconds until the bytes in flight are delivered.
     pub in_flight_work: f64,
     /// Reads in flight.
     pub reads_in_flight: usize,
-    /// No read is sent while this many bytes are in flight.
+    /// The limit of bytes in flight: no read is sent at or above it.
     pub cap: u64,
-    /// No read is sent while this many are in flight.
+    /// The limit of reads in flight.
     pub max_reads: usize,
 }
 
 impl ReplicaLoad {
-    /// Seconds that `bytes` take to be delivered once it is their turn.
+    /// Seconds to deliver `bytes` once it is their turn.
     pub fn cost(&self, locality: Locality, bytes: u64) -> f64 {
         bytes as f64 / self.rate[locality]
     }
 
-    /// Seconds until `bytes` more are delivered, with `backlog` seconds of work
-    /// ahead of them.
+    /// Seconds until `bytes` more are delivered, after `backlog` seconds of work.
     pub fn completion(&self, locality: Locality, backlog: f64, bytes: u64) -> f64 {
         self.latency[locality] + backlog + self.cost(locality, bytes)
     }
@@ -120,7 +112,7 @@ impl ReplicaLoad {
 pub struct InFlightRead {
     /// When it was sent.
     pub at: Instant,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Whether the replica's node holds it.
     pub locality: Locality,
@@ -133,34 +125,34 @@ pub struct ReplicaEstimate {
     weight: f64,
     /// The rate assumed until there is a measurement.
     assumed_rate: f64,
-    /// In flight, the oldest first.
+    /// The reads in flight, the oldest first.
     reads_in_flight: Vec<InFlightRead>,
     bytes_in_flight: PerLocality<u64>,
-    /// How many of them are large enough to measure the rate by.
+    /// The number of reads in flight that are large enough to measure the rate.
     large_in_flight: usize,
-    /// What small reads brought beside them.
+    /// Bytes that small reads delivered beside them.
     small_bytes: u64,
-    /// The busy clock as of `seen`.
+    /// The busy clock as of `busy_updated_at`.
     busy: Duration,
     busy_updated_at: Instant,
-    /// The busy clock when something large last came back.
+    /// The busy clock at the last delivery of a large read.
     busy_at_last_delivery: Duration,
     meters: PerLocality<RateMeter>,
     cache_hits: CacheHitDetector,
-    /// Of the reads that had the replica to themselves.
+    /// The fastest of the reads that had the replica to themselves.
     fastest_alone: PerLocality<FastestRead>,
-    /// Of all; an upper bound, until one of the former is known.
+    /// The fastest of all reads; an upper bound until one of the former is known.
     fastest: PerLocality<FastestRead>,
     /// When the only read in flight was sent, if it has been the only one so far.
     lone_read_since: Option<Instant>,
-    /// When something last came back or was sent.
+    /// When a read was last sent or ended.
     last_activity: Instant,
-    /// When something last came back.
+    /// When a read last delivered.
     last_delivery: Option<Instant>,
 }
 
 impl ReplicaEstimate {
-    /// A replica that nothing is known of but its `weight`.
+    /// A replica without deliveries.
     pub fn new(weight: f64, limits: InFlightLimits, now: Instant) -> Self {
         Self {
             limits,
@@ -188,7 +180,7 @@ impl ReplicaEstimate {
         bytes >= self.limits.segment / 4
     }
 
-    /// A read was sent.
+    /// Records a read that was sent.
     pub fn record_sent(&mut self, sent: InFlightRead) {
         self.advance_busy_clock(sent.at);
         self.lone_read_since = self.reads_in_flight.is_empty().then_some(sent.at);
@@ -200,9 +192,8 @@ impl ReplicaEstimate {
         self.last_activity = sent.at;
     }
 
-    /// A read delivered `delivered` bytes. Returns its service time: the time since the
-    /// delivery before it. `None` for a small read, and for one that a cache may have
-    /// answered.
+    /// Records a read that delivered `delivered` bytes. Returns its service time: the time since
+    /// the delivery before it. `None` for a small read, and for one that may come from a cache.
     pub fn record_delivery(
         &mut self,
         now: Instant,
@@ -268,15 +259,15 @@ impl ReplicaEstimate {
         service
     }
 
-    /// A read ended without telling anything.
+    /// Removes a read that measured nothing.
     pub fn remove_unmeasured(&mut self, now: Instant, sent: InFlightRead) {
         self.advance_busy_clock(now);
         self.remove_in_flight(sent);
         self.last_activity = now;
     }
 
-    /// A read hangs, and is not expected any more. How long the replica was busy with it alone
-    /// says nothing of how fast it delivers what comes next.
+    /// Removes a hung read. The time that the replica spent on it alone does not count toward the
+    /// next delivery.
     pub fn write_off(&mut self, now: Instant, sent: InFlightRead) {
         self.remove_unmeasured(now, sent);
         if self.large_in_flight == 0 {
@@ -284,19 +275,19 @@ impl ReplicaEstimate {
         }
     }
 
-    /// A read came back that had hung with its replica. How long it took says that it
-    /// hung, and nothing of how fast the replica is now.
+    /// Records the return of a read that had hung with its replica. Its duration says nothing about
+    /// the replica's present rate.
     pub fn record_hung_delivery(&mut self, now: Instant, sent: InFlightRead) {
         self.remove_unmeasured(now, sent);
         self.busy_at_last_delivery = self.busy;
         self.last_delivery = Some(now);
     }
 
-    /// The replica as a decision sees it.
+    /// The replica's state, as a decision sees it.
     pub fn load(&self, now: Instant) -> ReplicaLoad {
         let rate = self.rates(now);
-        // What the size of the quickest read does not explain. Taken apart only
-        // here, because the rate of its time may have been far off.
+        // The part of the quickest read's time that its size does not explain. It is computed only
+        // here, because the rate at the time of that read may have been far off.
         let mut fixed = PerLocality::from_fn(|locality| {
             let quickest = self.fastest_alone[locality].get().or(self.fastest[locality].get());
             quickest.map(|(took, bytes)| (took - bytes as f64 / rate[locality]).max(0.0))
@@ -311,8 +302,8 @@ impl ReplicaEstimate {
             .map_or(0.0, |sent| now.saturating_duration_since(sent.at).as_secs_f64() - work);
         let longest = fixed.local.unwrap_or(0.0).max(fixed.remote.unwrap_or(0.0));
         let reads = self.fastest.local.read_count() + self.fastest.remote.read_count();
-        // Twice what is under way at any moment, and the segments that keep the
-        // replica busy while we are not running.
+        // Twice the bandwidth-delay product, plus the segments that keep the replica
+        // busy while the daemon is not running.
         let under_way = 2.0 * rate.local.max(rate.remote) * longest;
         let cap = under_way as u64 + MIN_SEGMENTS_IN_FLIGHT * self.limits.segment;
         ReplicaLoad {
@@ -329,7 +320,7 @@ impl ReplicaEstimate {
         }
     }
 
-    /// Since when nothing is in flight; `None` while something is.
+    /// Since when nothing has been in flight; `None` while something is.
     pub fn idle_since(&self) -> Option<Instant> {
         self.reads_in_flight.is_empty().then_some(self.last_activity)
     }
@@ -349,21 +340,21 @@ impl ReplicaEstimate {
         self.weight
     }
 
-    /// Until it is measured, the replica is taken for one of `rate` bytes a second.
+    /// Sets the rate that is assumed until there is a measurement, bytes a second.
     pub fn set_assumed_rate(&mut self, rate: f64) {
         self.assumed_rate = rate;
     }
 
-    /// The same as [`ReplicaEstimate::measured_rate`], unless the rate may be that of a cache. A rate
-    /// above [`MEMORY_RATE`] counts as that: a part of it may come from a cache, and beside the
-    /// cache of another replica a replica is not slow.
+    /// Like [`ReplicaEstimate::measured_rate`], but `None` if the rate may be that of a cache, and
+    /// at most [`MEMORY_RATE`]. A part of a higher rate may come from a cache, and a replica is not
+    /// slow just because another one has a cache.
     pub fn comparable_rate(&self, now: Instant) -> Option<f64> {
         let measured =
             if self.cache_hits.is_memory_speed() { None } else { self.measured_rate(now) };
         measured.map(|rate| rate.min(MEMORY_RATE))
     }
 
-    /// The best rate that was measured, of either locality; `None` where none was.
+    /// The better measured rate of the two localities; `None` without a measurement.
     pub fn measured_rate(&self, now: Instant) -> Option<f64> {
         let rates = self.rates(now);
         let measured =
@@ -374,8 +365,8 @@ impl ReplicaEstimate {
         }
     }
 
-    /// The rate that was measured of what its node holds, if it delivered or was
-    /// asked for anything lately, and is not the speed of a cache; [`MEMORY_RATE`] at most.
+    /// The measured rate for chunks that its node holds, at most [`MEMORY_RATE`]. `None` if nothing
+    /// was delivered recently and nothing is in flight, or if it is the speed of a cache.
     pub fn recent_local_rate(&self, now: Instant) -> Option<f64> {
         let is_old = |at: Instant| now.saturating_duration_since(at) > RATE_MEMORY;
         let is_idle = self.reads_in_flight.is_empty() && self.last_delivery.is_none_or(is_old);
@@ -384,7 +375,7 @@ impl ReplicaEstimate {
         is_known.then(|| self.rates(now).local.min(MEMORY_RATE))
     }
 
-    /// The rates over a long time, where there is enough to tell.
+    /// The long-term rates, if there are enough deliveries.
     pub fn steady_rates(&self) -> PerLocality<Option<f64>> {
         PerLocality::from_fn(|locality| self.meters[locality].steady_rate())
     }
@@ -417,14 +408,13 @@ impl ReplicaEstimate {
             if self.large_in_flight == 0 || self.bytes_in_flight[locality] == 0 {
                 return Some(measured);
             }
-            // The best it can still do: the next arriving now.
+            // An upper bound: the next delivery arrives now.
             let next = self.bytes_in_flight[locality].min(self.limits.segment);
             pace.rate_if_delivered(waited, next).map(|best| measured.min(best).max(1.0))
         };
         let local = rate(Locality::Local);
         let remote = rate(Locality::Remote);
-        // While there is no measurement, what is in flight bounds what may be
-        // assumed as well.
+        // Without a measurement, the reads in flight bound the assumed rate too.
         let assumed = || {
             let bytes =
                 (self.bytes_in_flight.local + self.bytes_in_flight.remote).min(self.limits.segment);
@@ -444,8 +434,8 @@ impl ReplicaEstimate {
     }
 }
 
-/// The read that took the least time in the last [`LATENCY_MEMORY`], as seconds
-/// and bytes, and how many there were; kept in two halves of that time.
+/// The read that took the least time in the last [`LATENCY_MEMORY`], as seconds and bytes, and the
+/// number of reads; kept in two halves of that time.
 #[derive(Clone, Debug)]
 struct FastestRead {
     since: Instant,
@@ -498,7 +488,7 @@ mod tests {
     const LIMITS: InFlightLimits =
         InFlightLimits { segment: MIB, max_bytes: 32 * MIB, max_reads: 8 };
 
-    /// Runs a replica of `rate` MiB/s and fixed `latency` at the given depth.
+    /// A simulated replica of `rate` MiB/s with a fixed `latency`.
     struct Link {
         now: Instant,
         free: Instant,
@@ -589,7 +579,7 @@ mod tests {
         assert!(mib(&e, link.now) > 90.0, "{}", mib(&e, link.now));
     }
 
-    /// The replica works on another read meanwhile, and slowly.
+    /// The replica works on another read at the same time, and slowly.
     #[test]
     fn a_read_that_hangs_beside_another_one_does_not_make_the_replica_quick() {
         let (mut link, mut e) = link();

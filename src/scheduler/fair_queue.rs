@@ -1,32 +1,30 @@
-//! In which order files take their turns.
+//! The order in which files take turns.
 //!
-//! Were the queue first come, first served, each reader's share would be as
-//! large as the window that it has in the queue, and one that came first, while
-//! there was memory for a long one, would be served several times as fast as
-//! the last. So each segment gets a *turn*: the bytes of its file that were
-//! wanted before it, counted from where the volume was when the file joined in
-//! (start-time fair queueing; Goyal, Vin and Cheng, 1996). What has the smaller
-//! turn is sent first. One file's segments keep their order, and who has not
-//! been served lately is not made to wait for those who have.
+//! With first come, first served, each reader's share would be as large as its window in the queue.
+//! A reader that came first, while there was memory for a long window, would be served several
+//! times as fast as the last one. So each segment gets a *turn*: the bytes of its file that were
+//! requested before it, counted from the volume's position when the file joined (start-time fair
+//! queueing; Goyal, Vin and Cheng, 1996). The smaller turn is dispatched first. One file's segments
+//! keep their order. A file that has not been served recently does not wait for those that have.
 
 use std::collections::HashMap;
 
-/// Everybody's next turn.
+/// The next turn of each file.
 #[derive(Clone, Debug, Default)]
 pub struct FairQueue {
-    /// The turn of what was sent last.
+    /// The turn of the last dispatched segment.
     virtual_time: u64,
-    /// By file, where later than now.
+    /// By file, if later than `virtual_time`.
     next_tags: HashMap<u64, u64>,
-    /// Past this many files, those whose turn is over are swept out.
+    /// At this number of files, those whose turn has passed are removed.
     sweep_at: usize,
 }
 
-/// Files remembered before the first sweep.
+/// The least number of files for a removal, after the first one.
 const SWEEP_AT: usize = 64;
 
 impl FairQueue {
-    /// The turn of a segment of `bytes` that is wanted now.
+    /// The turn of a segment of `bytes` that is requested now.
     pub fn assign_tag(&mut self, stream: u64, bytes: u64) -> u64 {
         if self.next_tags.len() >= self.sweep_at {
             let now = self.virtual_time;
@@ -39,17 +37,17 @@ impl FairQueue {
         turn
     }
 
-    /// The turn of what is to be sent before everything else, at nobody's cost.
+    /// The turn for a segment that goes before all others and costs no file anything.
     pub fn virtual_time(&self) -> u64 {
         self.virtual_time
     }
 
-    /// A segment with this turn is sent.
+    /// Records that a segment with this turn is dispatched.
     pub fn advance(&mut self, turn: u64) {
         self.virtual_time = self.virtual_time.max(turn);
     }
 
-    /// A segment is not wanted after all: its file is not to wait for it.
+    /// Takes back the turn of a cancelled segment, so that its file does not wait for it.
     pub fn refund(&mut self, stream: u64, bytes: u64) {
         if let Some(next) = self.next_tags.get_mut(&stream) {
             *next = next.saturating_sub(bytes);

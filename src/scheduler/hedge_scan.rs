@@ -1,5 +1,4 @@
-//! What takes too long: segments that go to a second replica, and replicas that
-//! are not asked any more.
+//! Finds late segments to hedge, and replicas to eject.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,37 +12,36 @@ use crate::replicas::hedge_budget::{HedgeBudget, HedgePrice};
 use crate::replicas::lateness::{self, LatenessLimit};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
-/// An attempt of this age counts as hung, if it is also [`HUNG_FACTOR`] its expected
+/// An attempt of this age counts as hung, if it is also [`HUNG_FACTOR`] times its expected
 /// completion. A pool counts a thread as stuck after the same time.
 const HUNG_AFTER: Duration = Duration::from_secs(2);
 
-/// Times the expected completion. A slow replica that still delivers is not that late.
+/// Multiple of the expected completion. A slow replica that still delivers is not that late.
 const HUNG_FACTOR: f64 = 8.0;
 
-/// A silent replica that hangs on so many files is ejected at once. Where fewer hang they
-/// may be the cause, and the replica's root decides.
+/// A silent replica that hangs on this many files is ejected at once. With fewer, the files may be
+/// the cause, and the replica's root decides.
 const HUNG_FILES_TO_EJECT: usize = 3;
 
-/// In which ways an attempt is late.
+/// The ways in which an attempt is late.
 #[derive(Clone, Copy)]
 struct Lateness {
     /// Whether it has passed `attempt_deadline`.
     is_expired: bool,
-    /// Whether it is late whatever waits for it.
+    /// Whether it is late by any measure.
     is_late: bool,
-    /// Whether it is late only for a reader that waits, and another replica holds a copy.
+    /// Whether it is late only for a waiting reader, and another replica holds a copy.
     is_late_for_reader: bool,
-    /// Whether it is a probe whose second read is due, and paid for.
+    /// Whether it is a probe whose hedge is due and already paid for.
     is_prepaid: bool,
 }
 
-/// What an attempt's replica, and those that could be asked in its place, have delivered
-/// since it began.
+/// Deliveries since an attempt began, by its replica and by those that could be asked instead.
 #[derive(Clone, Copy)]
 struct Deliveries {
-    /// Whether its replica has.
+    /// Whether its replica has delivered.
     by_replica: bool,
-    /// Whether another one has.
+    /// Whether another one has, and its replica has not.
     by_others: bool,
 }
 
@@ -54,28 +52,28 @@ impl Deliveries {
     }
 }
 
-/// What one look at the attempts says of the replicas.
+/// The replicas that one scan of the attempts found late.
 #[derive(Default)]
 struct LateReplicas {
-    /// With attempts that no other replica has a copy for.
+    /// Replicas with attempts for which no other replica has a copy.
     only_holders: ReplicaSet,
-    /// Past a deadline, and without a delivery since the attempt began.
+    /// Replicas with an attempt past its deadline and no delivery since it began.
     stuck: ReplicaSet,
-    /// Without a delivery since an attempt began, while others deliver.
+    /// Replicas without a delivery since an attempt began, while others deliver.
     silent: ReplicaSet,
-    /// Late with a segment that their node holds.
+    /// Replicas that are late with a segment that their node holds.
     late: ReplicaSet,
-    /// Late with one past its deadline, for the first time.
+    /// Replicas with such an attempt that has just passed its deadline.
     expired: ReplicaSet,
-    /// Late with one and silent.
+    /// Replicas that are late with such a segment and silent.
     stalled: ReplicaSet,
-    /// Replicas, by index, with the files of which another replica has delivered what
+    /// Replicas, by index, with the files for which another replica has delivered the segment that
     /// they are silent about.
     beaten: BTreeSet<(usize, u64)>,
 }
 
 impl<T> Attempt<T> {
-    /// `None` while it is in time.
+    /// `None` while it is not late.
     fn lateness(
         &self,
         now: Instant,
@@ -111,10 +109,11 @@ impl<T> Attempt<T> {
         }
     }
 
-    /// Takes from `hedges` what a second read costs; `None` where it may not be made.
+    /// Pays for a hedge from `hedges`; `None` if there must be none.
     ///
-    /// What made two replicas late may be what is behind both; a third would make it worse.
-    /// But nobody waits for two that hang.
+    /// If two replicas are late, the cause may be a backend that both share, and a third read would
+    /// make it worse. So a hedge is hedged again only past the attempt deadline, and only if its
+    /// replica is silent or there are other copies.
     fn pay_for_hedge(
         &self,
         lateness: Lateness,
@@ -128,8 +127,7 @@ impl<T> Attempt<T> {
             _ if lateness.is_late_for_reader => hedges.spend_low_priority(bytes),
             (false, true) => Some(HedgePrice::NONE),
             (false, false) if is_silent => hedges.overdraw(bytes),
-            // A replica that is slow and at work would get the same read twice, were there
-            // no other copy.
+            // Without another copy, a slow but working replica would get the same read twice.
             (false, false) if self.has_other_copies || !deliveries.by_replica => {
                 hedges.spend(bytes)
             }
@@ -146,8 +144,8 @@ impl LateReplicas {
         if lateness.is_expired && !deliveries.by_replica {
             self.stuck = self.stuck.with(replica);
         }
-        // Where the replica's node does not hold the segment, the one that does may be to
-        // blame. A deadline counts once; silence for as long as it lasts.
+        // If the replica's node does not hold the segment, the node that does may be to blame. A
+        // deadline counts once; silence counts as long as it lasts.
         if is_silent {
             self.silent = self.silent.with(replica);
         }
@@ -165,16 +163,17 @@ impl LateReplicas {
         }
     }
 
-    /// Files of which others have delivered what `replica` is silent about.
+    /// The number of files for which others have delivered a segment that `replica` is silent
+    /// about.
     fn beaten_files(&self, replica: ReplicaId) -> usize {
         self.beaten.iter().filter(|(late, _)| *late == replica.index()).count()
     }
 }
 
 impl<T: Clone> Scheduler<T> {
-    /// What is late and may be asked of another replica as well; each attempt
-    /// once. Call it every few dozen milliseconds while anything is in flight.
-    /// What somebody waits for, as `is_awaited` says, may be so sooner.
+    /// Finds attempts that are late and may be hedged; each attempt once. Call it every few dozen
+    /// milliseconds while anything is in flight. A segment that a reader waits for (`is_awaited`)
+    /// may be late sooner.
     pub fn find_late(
         &mut self,
         health: &mut HealthBoard,
@@ -206,7 +205,8 @@ impl<T: Clone> Scheduler<T> {
                 continue;
             };
             attempt.is_hedged = true;
-            // A proxy may be no quicker than what is late.
+            // A replica that must fetch the chunk from another node may be no quicker than the late
+            // one.
             let candidates = match lateness.is_late_for_reader {
                 true => attempt.other_holders,
                 false => attempt.other_candidates,
@@ -241,8 +241,8 @@ impl<T: Clone> Scheduler<T> {
         for replica in found.expired.iter() {
             health.eject_unless_root_ok(replica, HealthReason::Deadline, now);
         }
-        // Where no other replica has a copy, nothing is gained by ejecting the slow one. A file
-        // that hangs on a replica is no measure of its speed.
+        // If no other replica has a copy, ejecting the slow one gains nothing. A file that hangs on
+        // a replica is no measure of its speed.
         let rates = self.estimates.map(|id, estimate| {
             let is_compared = !found.only_holders.contains(id) && !found.silent.contains(id);
             is_compared.then(|| estimate.recent_local_rate(now)).flatten()
@@ -250,8 +250,8 @@ impl<T: Clone> Scheduler<T> {
         health.eject_slow(&rates, now);
     }
 
-    /// Takes hung attempts out of their replica's in-flight limit, at most as many as the
-    /// limit allows: the pool replaces as many threads.
+    /// Removes hung attempts from their replica's in-flight limit, at most as many as that limit:
+    /// the pool replaces as many threads.
     fn write_off_hung(&mut self, health: &HealthBoard, now: Instant) {
         let mut left = self.estimates.map(|_, estimate| estimate.max_reads());
         let mut hanging = BTreeSet::new();
@@ -262,8 +262,8 @@ impl<T: Clone> Scheduler<T> {
             let hangs = age >= HUNG_AFTER.max(attempt.expected.mul_f64(HUNG_FACTOR));
             let file = attempt.segment_key.0;
             let replica = attempt.replica;
-            // From the second on.
-            // A call to a mount that has gone says nothing of the mount in its place.
+            // A file counts as hung from its second hung attempt on. A call to a mount that is gone
+            // says nothing about the mount in its place.
             let is_old = health.was_ejected_since(replica, attempt.read.at);
             if hangs && !is_old && !hanging.insert((file, replica.index())) {
                 let hung = self.hung_files.entry(file).or_insert(ReplicaSet::EMPTY);
@@ -279,14 +279,13 @@ impl<T: Clone> Scheduler<T> {
         }
     }
 
-    /// Attempts that hang, with their replicas.
+    /// The hung attempts, with their replicas.
     pub fn hung_attempts(&self) -> impl Iterator<Item = (&T, ReplicaId)> {
         let hung = self.attempts.values().filter(|attempt| attempt.is_written_off);
         hung.map(|attempt| (&attempt.item, attempt.replica))
     }
 
-    /// What was late could not be asked for a second time now: it is late again the
-    /// next time.
+    /// Cancels a hedge that could not be made now: the next scan finds the attempt late again.
     pub fn cancel_hedge(&mut self, late: &LateAttempt<T>) {
         if let Some(attempt) = self.attempts.get_mut(&late.attempt) {
             attempt.is_hedged = false;

@@ -1,7 +1,7 @@
-//! Finding out what a replica that is not asked could do.
+//! Probes replicas that are not asked otherwise.
 //!
-//! A replica that was slow is given a segment now and then, as its estimate is
-//! old. No reader waits for it longer than for another replica.
+//! A replica that was slow gets a segment at intervals, because its estimate becomes old. If
+//! possible, the probe is hedged, so that no reader waits much longer for it.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +10,22 @@ use super::{AttemptId, Dispatch, Scheduler, estimate};
 use crate::replicas::health_board::HealthBoard;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
-/// A replica that was not asked for so long is probed with a real segment.
-/// Often enough that a recovered replica is used again within seconds, seldom
-/// enough that one a hundred times too slow costs no more than the odd hedge.
+/// A replica that was not asked for this long is probed with a real segment. That is often enough
+/// to use a recovered replica again within seconds. It is seldom enough that a replica a hundred
+/// times too slow costs only an occasional hedge.
 const PROBE_AFTER: Duration = Duration::from_secs(2);
 
-/// The same with a segment that its node does not hold, if it has read such
-/// before: that it is not asked for one is as it should be.
+/// The same for a segment that its node does not hold, if it has read such a segment before: other
+/// replicas normally read these.
 const PROBE_REMOTE_AFTER: Duration = Duration::from_secs(15);
 
-/// Probes are this far apart, however many replicas there are: of 64 that are
-/// idle because their nodes hold nothing of what is read, each would otherwise
-/// fetch a segment from the nodes that do.
+/// The least interval between two probes, however many replicas there are. Otherwise 64 replicas
+/// whose nodes hold nothing of the data would each fetch a segment from the nodes that do.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 impl<T: Clone> Scheduler<T> {
-    /// Gives the least urgent waiting segment to a replica that has not been
-    /// asked for a while, because it was slow: its estimate is old. If it still
-    /// is, nobody is to wait for it longer than for another one.
+    /// Sends the least urgent waiting segment to a replica that has not been asked for a while: its
+    /// estimate is old. A hedge is armed in case it is still slow.
     pub(super) fn probe_idle_replica(
         &mut self,
         health: &mut HealthBoard,
@@ -76,11 +74,10 @@ impl<T: Clone> Scheduler<T> {
         self.last_probe.is_some_and(|at| now.saturating_duration_since(at) < MIN_PROBE_INTERVAL)
     }
 
-    /// The same where the only waiting segment is one that a reader waits for.
-    /// Who reads single parts one after the other never has another one, and a
-    /// replica whose first read was slow by accident would never be asked again.
-    /// If it still is slow, another one is asked when it would have been done
-    /// twice; true where a segment was sent.
+    /// The same if the only waiting segment is one that a reader waits for. A reader of single
+    /// parts in sequence never has a second segment in the queue. A replica whose first read
+    /// happened to be slow would then never be asked again. If it is still slow, the segment is
+    /// hedged after twice the best replica's expected completion. True if a segment was sent.
     pub(super) fn probe_with_lone_segment(
         &mut self,
         usable: ReplicaSet,
@@ -97,7 +94,7 @@ impl<T: Clone> Scheduler<T> {
             let load = &loads[replica];
             load.completion(want.locality(replica), load.in_flight_work, want.bytes)
         };
-        // The best may be remote: that is how the only holder is left alone.
+        // The best may be a remote one, which is why the only holder is not asked.
         let choice = want.eligible_replicas(usable, &self.hung_files);
         let sooner = |a: &ReplicaId, b: &ReplicaId| completion(*a).total_cmp(&completion(*b));
         let Some(best) = choice.iter().min_by(sooner) else { return false };
@@ -124,8 +121,8 @@ impl<T: Clone> Scheduler<T> {
         true
     }
 
-    /// Has another replica asked as well when it would have been done twice, if
-    /// there is something left to pay for that.
+    /// Arms a hedge for a probe at twice the expected completion of the best other replica, if the
+    /// budget can pay for it.
     pub(super) fn arm_probe_hedge(
         &mut self,
         attempt: AttemptId,
@@ -141,8 +138,7 @@ impl<T: Clone> Scheduler<T> {
         }
     }
 
-    /// When one of `others` that are well is to be asked for `bytes` as well; paid
-    /// for with this.
+    /// The time after which one of `others` is asked for `bytes` as well; pays for it.
     fn reserve_probe_hedge(
         &self,
         others: ReplicaSet,

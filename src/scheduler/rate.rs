@@ -1,33 +1,33 @@
-//! How fast a replica delivers segments of one locality.
+//! The rate at which a replica delivers segments of one locality.
 //!
-//! A gateway that proxies another node's chunk has another rate than for its
-//! own node's chunks, so everything that is measured of a replica is kept
-//! [`PerLocality`]. A [`RateMeter`] is one such measurement: the bytes of the latest
-//! completions over the time that they took to be served, one after the other.
+//! A gateway that proxies another node's chunk delivers at another rate than for its own node's
+//! chunks. So all measurements of a replica are kept [`PerLocality`]. A [`RateMeter`] is one such
+//! measurement: the bytes of the latest completions over the time that they took to be served, one
+//! after the other.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Completions that took this long together make up the rate.
+/// The rate covers the completions of this much service time.
 const RATE_WINDOW: Duration = Duration::from_millis(250);
 
-/// And so many at least, for replicas that deliver less often than that.
+/// The least number of completions, for replicas that deliver less often.
 const MIN_SAMPLES: usize = 4;
 
-/// Completions remembered at most: what a replica of 1 GiB/s delivers of the
-/// smallest segments in one window fits several times.
+/// The most completions remembered: several times as many as a replica of 1 GiB/s delivers in one
+/// window with the smallest segments.
 const MAX_SAMPLES: usize = 4096;
 
-/// Completions that make up most of the steady rate.
+/// The number of completions that dominate the steady rate.
 const STEADY_SAMPLES: f64 = 64.0;
 
-/// Completions without which there is no steady rate.
+/// The least number of completions for a steady rate.
 const MIN_STEADY_SAMPLES: u64 = 8;
 
 /// Whether a replica's node holds the chunk that a segment is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locality {
-    /// It does, or nothing is known of the chunk.
+    /// It does, or the chunk's nodes are unknown.
     Local,
     /// It does not: the gateway has to fetch it from another node.
     Remote,
@@ -43,7 +43,7 @@ pub struct PerLocality<T> {
 }
 
 impl<T> PerLocality<T> {
-    /// Both values, made of both localities.
+    /// Makes the value of each locality.
     pub fn from_fn(mut make: impl FnMut(Locality) -> T) -> Self {
         Self { local: make(Locality::Local), remote: make(Locality::Remote) }
     }
@@ -68,20 +68,20 @@ impl<T> std::ops::IndexMut<Locality> for PerLocality<T> {
     }
 }
 
-/// A rate, measured.
+/// A measured rate.
 #[derive(Clone, Debug, Default)]
 pub struct RateMeter {
-    /// How long each took to be served, and its bytes; the oldest first.
+    /// The service time and the bytes of each completion; the oldest first.
     samples: VecDeque<(Duration, u64)>,
     total_time: Duration,
     total_bytes: u64,
-    /// Decayed sums over many more of them, seconds and bytes, and how many.
+    /// Decayed sums of seconds and bytes over many more completions.
     decayed_sums: (f64, f64),
     count: u64,
 }
 
 impl RateMeter {
-    /// `bytes` came, `took` after what came before them.
+    /// Adds a completion of `bytes`, `took` after the one before it.
     pub fn add(&mut self, took: Duration, bytes: u64) {
         self.samples.push_back((took, bytes));
         self.total_time += took;
@@ -100,7 +100,7 @@ impl RateMeter {
         self.count += 1;
     }
 
-    /// Times have changed: what was measured counts no longer.
+    /// Forgets all measurements, because the rate has changed.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
@@ -110,20 +110,19 @@ impl RateMeter {
         !self.samples.is_empty()
     }
 
-    /// Bytes a second, if it is measured.
+    /// Bytes a second, if measured.
     pub fn rate(&self) -> Option<f64> {
         self.rate_if_delivered(Duration::ZERO, 0)
     }
 
-    /// What the rate would be, were `bytes` to arrive now, `waited` after what
-    /// came last.
+    /// The rate if `bytes` arrived now, `waited` after the last completion.
     pub fn rate_if_delivered(&self, waited: Duration, bytes: u64) -> Option<f64> {
         self.is_measured().then(|| {
             (self.total_bytes + bytes) as f64 / (self.total_time + waited).as_secs_f64().max(1e-6)
         })
     }
 
-    /// Bytes a second over a long time, if there is enough to tell.
+    /// The long-term rate in bytes a second, if there are enough completions.
     pub fn steady_rate(&self) -> Option<f64> {
         (self.count >= MIN_STEADY_SAMPLES)
             .then(|| self.decayed_sums.1 / self.decayed_sums.0.max(1e-6))

@@ -1,10 +1,10 @@
-//! The simulation itself: events in order of time.
+//! The simulation: handles events in order of time.
 //!
-//! A reader asks for a block; what is missing of it becomes jobs, and so does
-//! what its readahead advises, as in [`crate::read`]. The policy sends jobs to
-//! replicas; each goes through the servers on its way (a disk, network ports,
-//! or one measured link) and arrives its replica's latency later. When all of
-//! a block is there the reader takes it and asks for the next.
+//! A reader asks for a block. The missing parts of the block become jobs, and so do the ranges that
+//! its readahead advises, as in [`crate::read`]. The policy sends jobs to replicas. Each job passes
+//! through the servers on its route (a disk, network ports, or one measured link), and arrives
+//! after the replica's latency. When the whole block has arrived, the reader takes it and asks for
+//! the next.
 
 mod transfer;
 
@@ -26,14 +26,13 @@ use crate::read::split::{self, Piece};
 use crate::scheduler::ReplicaPolicy;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
-/// How often late segments are looked for, as the daemon does.
+/// How often the engine looks for late segments; the daemon's ticker has the same interval.
 const LATE_CHECK_INTERVAL: SimTime = 25_000_000;
 
-/// A simulation ends here, whether its readers are done or not.
+/// The simulation stops at this time, even if readers are still reading.
 const MAX_SIMULATED_TIME: SimTime = 24 * 3600 * 1_000_000_000;
 
-/// Reads that a raw job has in flight: the kernel's NFS client reads ahead 15
-/// times rsize.
+/// Reads that a raw job has in flight: the kernel's NFS client reads ahead 15 times rsize.
 const RAW_READS_IN_FLIGHT: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +44,7 @@ enum Event {
     Tick,
 }
 
-/// A segment that is fetched.
+/// A segment to be fetched.
 struct SegmentJob {
     reader: usize,
     range: ByteRange,
@@ -53,30 +52,30 @@ struct SegmentJob {
     is_delivered: bool,
 }
 
-/// One attempt under way.
+/// One attempt in flight.
 struct InFlightAttempt {
     job: JobId,
-    /// `None` for a raw job's.
+    /// `None` for an attempt of a raw job.
     attempt: Option<AttemptKey>,
     replica: usize,
     is_local: bool,
-    /// The servers that it has still to go through, the last first.
+    /// The servers still ahead on its route, the last one first.
     remaining_servers: Vec<usize>,
 }
 
-/// What one replica has delivered.
+/// Bytes that one replica has delivered.
 #[derive(Clone, Copy, Default)]
 struct DeliveredBytes {
     all: u64,
-    /// Of chunks on its own node.
+    /// The part of `all` that belongs to chunks on its own node.
     local: u64,
 }
 
-/// Runs `workload` on `world` under `policy`. `epoch` stands for time zero and
+/// Runs `workload` on `world` under `policy`. `epoch` is the instant that represents time zero, and
 /// may be any instant.
 ///
 /// # Panics
-/// Where the workload names files or replicas that the world does not have.
+/// If the workload names files or replicas that the world does not have.
 pub fn run(
     world: &World,
     workload: &Workload,
@@ -113,13 +112,13 @@ struct Engine<'w> {
 impl<'w> Engine<'w> {
     fn new(world: &'w World, workload: &'w Workload, policy: PolicyKind, epoch: Instant) -> Self {
         let servers = match &world.cluster {
-            // Of each node: its disk, its network in and out.
+            // Three servers for each node: its disk, its inbound network and its outbound network.
             Cluster::Nodes { nodes, .. } => nodes
                 .iter()
                 .flat_map(|node| [node.disk, node.network, node.network])
                 .map(FifoServer::new)
                 .collect(),
-            // In units of time: see `transfer_work`.
+            // Here the work is in seconds: see `transfer_work`.
             Cluster::Measured { rates } => rates.iter().map(|_| FifoServer::new(1.0)).collect(),
         };
         let limits = ReplicaPolicy {
@@ -324,7 +323,7 @@ impl<'w> Engine<'w> {
         });
     }
 
-    /// Lets a reader ask for its next block.
+    /// Starts a reader's next read.
     fn start_next_read(&mut self, reader: usize) {
         let size = self.world.files[self.readers[reader].spec.file].size;
         let Some(block) = self.readers[reader].next_block(size) else {
@@ -344,7 +343,7 @@ impl<'w> Engine<'w> {
         self.complete_read_if_ready(reader);
     }
 
-    /// As the daemon's: the readers share the budget.
+    /// The longest window of one reader. As in the daemon, the readers share the budget.
     fn readahead_window(&self) -> u64 {
         let open = self.readers.iter().filter(|reader| reader.finished_at.is_none()).count();
         self.workload.readahead_max.min(self.workload.budget / 2 / open.max(1) as u64)
@@ -385,14 +384,14 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// Forgets what was fetched ahead in vain.
+    /// Drops readahead that the reader will not use.
     fn drop_abandoned(&mut self, reader: usize, range: ByteRange) {
         self.readers[reader]
             .jobs_by_offset
             .retain(|start, _| *start < range.start || *start >= range.end);
     }
 
-    /// Gives a reader its block, if all of it is here.
+    /// Completes a reader's current read if all of its block has been delivered.
     fn complete_read_if_ready(&mut self, reader: usize) {
         let Some((block, since)) = self.readers[reader].current_read else { return };
         let known = &self.readers[reader].jobs_by_offset;
@@ -407,7 +406,7 @@ impl<'w> Engine<'w> {
         state.reads_done += 1;
         state.bytes_read += block.len();
         state.burst_bytes += block.len();
-        // What has been read to its end is not kept.
+        // Segments that the reader has read to the end are dropped.
         let jobs = &self.jobs;
         let used = |start: &u64, job: &JobId| *start >= from && jobs[*job].range.end <= block.end;
         let used: Vec<u64> = state

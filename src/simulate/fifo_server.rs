@@ -1,18 +1,18 @@
-//! Something that carries one segment after the other: a disk, a network port.
+//! A server that carries one segment at a time, in order of arrival: a disk, or a network port.
 
 use std::collections::VecDeque;
 
 /// Nanoseconds since the simulation began.
 pub(super) type SimTime = u64;
 
-/// A server and the jobs that wait for it.
+/// A server and its queue.
 #[derive(Clone, Debug)]
 pub(super) struct FifoServer {
-    /// Bytes a second; 0 while it hangs.
+    /// Bytes per second; 0 while it hangs.
     rate: f64,
     waiting: VecDeque<QueuedJob>,
     current: Option<ServedJob>,
-    /// Tells completions that were announced before a change from those after.
+    /// Incremented on every change, to recognize completions that were announced before it.
     generation: u64,
 }
 
@@ -25,19 +25,19 @@ struct QueuedJob {
 #[derive(Clone, Debug)]
 struct ServedJob {
     job: usize,
-    /// Bytes that were left at `since`.
+    /// Bytes that remained at time `since`.
     left: f64,
     since: SimTime,
 }
 
-/// A completion to come, if the server has the same version then.
+/// An announced completion. It is valid only if the server still has this version at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completion {
     pub(super) time: SimTime,
     pub(super) version: u64,
 }
 
-/// A job that the server has carried.
+/// A job that the server has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CompletedJob {
     pub(super) job: usize,
@@ -50,8 +50,7 @@ impl FifoServer {
         Self { rate, waiting: VecDeque::new(), current: None, generation: 0 }
     }
 
-    /// `job` comes with `bytes` to be carried. Returns the next completion, if
-    /// it was not announced before.
+    /// Queues `job` with `bytes` of work. Returns the job's completion if the server was idle.
     pub(super) fn enqueue(&mut self, job: usize, bytes: f64, now: SimTime) -> Option<Completion> {
         if self.current.is_some() {
             self.waiting.push_back(QueuedJob { job, bytes });
@@ -61,7 +60,8 @@ impl FifoServer {
         self.next_completion(now)
     }
 
-    /// A completion is due; `None` where it was announced before a change.
+    /// Finishes the current job. Returns `None` if the completion was announced before a later
+    /// change.
     pub(super) fn complete(&mut self, version: u64, now: SimTime) -> Option<CompletedJob> {
         if version != self.generation {
             return None;
@@ -74,7 +74,7 @@ impl FifoServer {
         Some(CompletedJob { job, next })
     }
 
-    /// The rate changes, also for what is being served.
+    /// Changes the rate, for the current job too.
     pub(super) fn set_rate(&mut self, rate: f64, now: SimTime) -> Option<Completion> {
         if let Some(served) = &mut self.current {
             served.left = (served.left - (now - served.since) as f64 / 1e9 * self.rate).max(0.0);

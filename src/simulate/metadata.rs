@@ -1,7 +1,7 @@
-//! Lookups, stats and opens of one directory, spread over replicas or pinned.
+//! Simulates lookups, stats and opens, spread over replicas or pinned to some.
 //!
-//! Each replica answers calls with a few threads, each call in a fixed time;
-//! each worker asks the replica that [`crate::replicas::metadata_order`] names first.
+//! Each replica answers calls with a few threads, and each call takes a fixed time. Each worker
+//! asks the replica that [`crate::replicas::metadata_order`] puts first.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,35 +10,35 @@ use std::time::Duration;
 use crate::replicas::metadata_order::{OrderParams, replica_order, smoothed_latency};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
-/// What is simulated.
+/// The calls to simulate.
 #[derive(Clone, Debug)]
 pub struct MetadataWorkload {
-    /// Microseconds that a call takes on each replica.
+    /// The time that a call takes on each replica, microseconds.
     pub call_times_us: Vec<u64>,
-    /// Calls that a replica answers at once.
+    /// The number of calls that a replica answers at the same time.
     pub threads_per_replica: usize,
-    /// Workers, each with one call at a time.
+    /// The number of workers; each has one call at a time.
     pub workers: usize,
-    /// Calls altogether.
+    /// The number of calls of all workers together.
     pub calls: u64,
-    /// Directories that the calls are about, in turn.
+    /// The number of directories; the calls address them in turn.
     pub directories: u64,
-    /// The replicas that all of it is pinned to; empty for none.
+    /// The replicas to which all calls are pinned; empty for none.
     pub pinned: ReplicaSet,
 }
 
-/// What it came to.
+/// The result of a metadata simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetadataOutcome {
-    /// Calls a second.
+    /// Calls per second.
     pub calls_per_second: f64,
-    /// Calls that each replica answered.
+    /// The number of calls that each replica answered.
     pub calls_by_replica: Vec<u64>,
-    /// The mean time of each replica's calls as it was smoothed, microseconds.
+    /// The smoothed mean duration of each replica's calls, microseconds.
     pub smoothed_us: ReplicaMap<u64>,
 }
 
-/// Runs it.
+/// Runs the simulation.
 pub fn simulate_metadata(calls: &MetadataWorkload) -> MetadataOutcome {
     let mut simulation = MetadataSimulation::new(calls);
     let mut idle_workers: Vec<usize> = (0..calls.workers).rev().collect();
@@ -58,14 +58,14 @@ pub fn simulate_metadata(calls: &MetadataWorkload) -> MetadataOutcome {
     }
 }
 
-/// A worker's call, as of the time at which the worker asked, microseconds.
+/// A worker's call, and the time at which the worker made it, microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct WorkerCall {
     worker: usize,
     asked_at: u64,
 }
 
-/// A call that a replica's thread carries out. Calls end in the order of these fields.
+/// A call that a replica's thread is running. Calls end in the order of these fields.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct RunningCall {
     end: u64,
@@ -78,11 +78,11 @@ struct MetadataSimulation<'w> {
     workload: &'w MetadataWorkload,
     /// Microseconds since the start.
     now: u64,
-    /// Calls that workers have made.
+    /// The number of calls that workers have made.
     asked: u64,
     sequence: u64,
     smoothed_us: ReplicaMap<u64>,
-    /// When each replica was last asked, or last answered.
+    /// When each replica was last asked or last answered, microseconds since the start.
     active_at: ReplicaMap<u64>,
     busy_threads: Vec<usize>,
     waiting: Vec<VecDeque<WorkerCall>>,
@@ -107,7 +107,7 @@ impl<'w> MetadataSimulation<'w> {
         }
     }
 
-    /// Sends `worker`'s next call to the replica that the scheduler names first.
+    /// Sends `worker`'s next call to the replica that the order puts first.
     fn start_call(&mut self, worker: usize) {
         let choice = OrderParams {
             latencies_us: &self.smoothed_us,
@@ -137,8 +137,8 @@ impl<'w> MetadataSimulation<'w> {
         self.running.push(Reverse(RunningCall { end, sequence: self.sequence, replica, call }));
     }
 
-    /// Goes on to the time at which the next call ends; returns its worker, or `None` where
-    /// no call is running.
+    /// Advances the time to the end of the next call to finish. Returns the call's worker, or
+    /// `None` if no call is running.
     fn finish_next_call(&mut self) -> Option<usize> {
         let Reverse(RunningCall { end, replica, call, .. }) = self.running.pop()?;
         self.now = end;

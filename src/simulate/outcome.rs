@@ -1,61 +1,61 @@
-//! What a simulation came to.
+//! The result of a simulation.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// One policy's result.
+/// The result under one policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimulationOutcome {
-    /// The policy.
+    /// The policy's name.
     pub policy: String,
-    /// Seconds from the start until the last reader had everything.
+    /// Seconds from the start until the last reader finished.
     pub seconds: f64,
-    /// Bytes that readers were given.
+    /// Bytes that readers received.
     pub bytes: u64,
-    /// Sum of what the readers got, bytes a second, each over its own time.
+    /// The sum of the readers' rates, bytes per second, each over its own time.
     pub reader_rates: f64,
-    /// All bytes over all the time.
+    /// All bytes divided by the whole time.
     pub bytes_per_second: f64,
-    /// The slowest reader's time over the fastest one's.
+    /// The slowest reader's time divided by the fastest reader's time.
     pub spread: f64,
-    /// Part of the bytes that replicas delivered of chunks on their own node, 0
-    /// to 1.
+    /// The fraction of delivered bytes that came from chunks on the delivering replica's own node,
+    /// 0 to 1.
     pub local: f64,
     /// Bytes that were delivered twice.
     pub wasted: u64,
-    /// Segments that were asked of a second replica.
+    /// Segments that were also requested from a second replica.
     pub hedges: u64,
-    /// Quantiles of the time one read of an application took.
+    /// Quantiles of the latency of an application's reads.
     pub latency: ReadLatency,
-    /// Each replica's part.
+    /// The contribution of each replica.
     pub replicas: Vec<ReplicaOutcome>,
-    /// False where the simulation was cut off at its longest time.
+    /// False where the simulation reached its time limit.
     pub complete: bool,
 }
 
-/// One replica's part.
+/// The contribution of one replica.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaOutcome {
     /// Its name.
     pub name: String,
     /// Bytes that it delivered.
     pub bytes: u64,
-    /// Of all that was delivered, 0 to 1.
+    /// Its fraction of all delivered bytes, 0 to 1.
     pub share: f64,
     /// Bytes of chunks on its own node.
     pub bytes_local: u64,
 }
 
-/// Quantiles, microseconds.
+/// Latency quantiles, microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ReadLatency {
-    /// Median.
+    /// The median.
     pub p50_us: u64,
-    /// 99 %.
+    /// The 99 % quantile.
     pub p99_us: u64,
-    /// 99.9 %.
+    /// The 99.9 % quantile.
     pub p999_us: u64,
-    /// Longest.
+    /// The longest read.
     pub max_us: u64,
 }
 

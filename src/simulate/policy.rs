@@ -1,8 +1,7 @@
-//! The policies: fanfs's scheduler, or something simpler to compare it with.
+//! The policies: fanfs's scheduler, and simpler ones to compare it with.
 //!
-//! All see the same queue of segments, the same replicas with as many reads in
-//! flight at most, and learn of the same completions. The simpler ones know
-//! nothing of rates and never ask twice.
+//! All policies see the same queue of segments, the same replicas and the same limit on reads in
+//! flight, and learn of the same completions. The simpler ones know no rates and never hedge.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,25 +12,25 @@ use crate::scheduler::{
 };
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
-/// A way to choose.
+/// A policy for choosing a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
     /// fanfs's own scheduler.
     Fanfs,
-    /// One replica after the other.
+    /// The replicas in turn.
     RoundRobin,
-    /// The replica on the first node that is named for the chunk.
+    /// The replica on the first node that placement names for the chunk.
     FirstHost,
     /// The replica with the least in flight.
     LeastInFlight,
 }
 
 impl PolicyKind {
-    /// All of them, the one to beat the others last.
+    /// All policies; fanfs's own is last.
     pub const ALL: [Self; 4] =
         [Self::RoundRobin, Self::FirstHost, Self::LeastInFlight, Self::Fanfs];
 
-    /// As it is written in scenarios.
+    /// The name in scenarios.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fanfs => "fanfs",
@@ -42,10 +41,10 @@ impl PolicyKind {
     }
 }
 
-/// A segment on its way: an index into the engine's list.
+/// A segment to be fetched: an index into the engine's list.
 pub(super) type JobId = usize;
 
-/// A segment that is wanted, as policies see it.
+/// A requested segment, as policies see it.
 pub(super) struct JobRequest {
     pub(super) job: JobId,
     pub(super) bytes: u64,
@@ -53,13 +52,13 @@ pub(super) struct JobRequest {
     pub(super) is_hedge: bool,
     pub(super) candidates: ReplicaSet,
     pub(super) holders: Option<Holders>,
-    /// The replica on the first node named.
+    /// The replica on the first node that placement names.
     pub(super) first_holder: Option<ReplicaId>,
     pub(super) reader_number: u64,
     pub(super) start: u64,
 }
 
-/// Names an attempt, to the policy that made it.
+/// Identifies an attempt to the policy that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AttemptKey {
     Scheduler(AttemptId),
@@ -72,10 +71,9 @@ pub(super) struct SentJob {
     pub(super) replica: ReplicaId,
 }
 
-/// A job that is late.
 pub(super) struct LateJob {
     pub(super) job: JobId,
-    /// The other replicas that may be asked for it.
+    /// The other replicas that a hedge may use.
     pub(super) candidates: ReplicaSet,
 }
 
@@ -148,7 +146,7 @@ impl Dispatcher {
         }
     }
 
-    /// An attempt delivered; says how it was served, where the policy knows.
+    /// Records that an attempt delivered. Returns how it was served, if the policy knows.
     pub(super) fn attempt_finished(
         &mut self,
         attempt: AttemptKey,
@@ -170,7 +168,7 @@ impl Dispatcher {
         }
     }
 
-    /// The jobs that are late.
+    /// The jobs that are late; only fanfs's own policy looks for them.
     pub(super) fn find_late(
         &mut self,
         now: Instant,
@@ -184,7 +182,7 @@ impl Dispatcher {
             .collect()
     }
 
-    /// Whether anything waits or is in flight.
+    /// Whether no job is waiting or in flight.
     pub(super) fn is_idle(&self) -> bool {
         match self {
             Self::Fanfs(fanfs) => fanfs.scheduler.is_idle(),
@@ -201,7 +199,7 @@ pub(super) struct FanfsPolicy {
 
 pub(super) struct BaselinePolicy {
     kind: PolicyKind,
-    /// With the replica that each is bound to from the start.
+    /// Each job, with the replica to which its policy bound it on arrival.
     queue: VecDeque<(JobRequest, Option<ReplicaId>)>,
     in_flight: ReplicaMap<usize>,
     attempts: BTreeMap<AttemptKey, ReplicaId>,
@@ -223,8 +221,8 @@ impl BaselinePolicy {
         self.queue.push_back((wanted, bound));
     }
 
-    /// Sends from the front of the queue; those whose replica has no room keep
-    /// waiting, and those behind them go on.
+    /// Sends jobs from the front of the queue. A job whose replica has no room keeps waiting, and
+    /// does not hold up the jobs behind it.
     fn schedule(&mut self, out: &mut Vec<SentJob>) {
         let has_room =
             |in_flight: &ReplicaMap<usize>, id: ReplicaId| in_flight[id] < self.max_reads;

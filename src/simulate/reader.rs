@@ -1,4 +1,4 @@
-//! A reader's state: what it reads, has read, and is having fetched.
+//! A reader's state: its position, its current read, and its segments.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,13 +10,12 @@ use super::world::{ReadPattern, ReaderSpec};
 use crate::read::readahead::Readahead;
 use crate::volume::ByteRange;
 
-/// One reader.
 pub(super) struct ReaderState {
     pub(super) spec: ReaderSpec,
     pub(super) readahead: Readahead,
-    /// What is fetched or being fetched, by first byte.
+    /// Segments that are fetched or being fetched, by the offset of their first byte.
     pub(super) jobs_by_offset: BTreeMap<u64, JobId>,
-    /// What is being read, and since when.
+    /// The block that it is reading, and the time at which it asked.
     pub(super) current_read: Option<(ByteRange, SimTime)>,
     pub(super) position: u64,
     pub(super) reads_done: u64,
@@ -24,7 +23,7 @@ pub(super) struct ReaderState {
     pub(super) random: Random,
     pub(super) finished_at: Option<SimTime>,
     pub(super) bytes_read: u64,
-    /// Of a raw job: what it has in flight, and what waits.
+    /// For a raw job: the number of its reads in flight. `raw_waiting` has those that wait.
     pub(super) raw_in_flight: usize,
     pub(super) raw_waiting: VecDeque<JobId>,
 }
@@ -47,7 +46,7 @@ impl ReaderState {
         }
     }
 
-    /// What it does something else for before it asks for its next block.
+    /// How long it pauses before it asks for its next block.
     pub(super) fn pause(&mut self) -> SimTime {
         let next = self.reads_done as usize;
         let pause = match (&self.spec.reads, self.spec.burst) {
@@ -63,8 +62,7 @@ impl ReaderState {
         pause.as_nanos() as SimTime
     }
 
-    /// The next block that it asks for, of a file of `size` bytes; `None` where
-    /// it is done.
+    /// The next block that it asks for, in a file of `size` bytes; `None` when it is done.
     pub(super) fn next_block(&mut self, size: u64) -> Option<ByteRange> {
         let whole = ByteRange::new(0, size);
         let block = match &self.spec.reads {

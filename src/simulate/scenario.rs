@@ -1,7 +1,7 @@
-//! A scenario as it is written: TOML to a [`World`] and a [`Workload`].
+//! Reads a scenario from TOML into a [`World`] and a [`Workload`].
 //!
-//! Everything has a default but the number of nodes, their speed and the file's
-//! size, so the least scenario is six lines; `config/scenarios/` has some.
+//! Everything has a default except the number of nodes, their speed and the file's size. So the
+//! shortest scenario is six lines; `config/scenarios/` has examples.
 
 mod build;
 mod error;
@@ -21,31 +21,31 @@ use super::{PolicyKind, Random, metadata};
 use crate::telemetry::trace::HandleReplay;
 use crate::volume::ByteRange;
 
-/// Nodes of one scenario.
+/// The most nodes of a scenario.
 const MAX_NODES: usize = 1000;
 
-/// Readers of one scenario.
+/// The most readers of a scenario.
 const MAX_READERS: usize = 4096;
 
-/// Chunks of one file.
+/// The most chunks of a file.
 const MAX_CHUNKS: u64 = 1 << 20;
 
-/// A scenario, read and checked.
+/// A scenario, parsed and checked.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The cluster, if data is read.
+    /// The cluster, if the scenario reads data.
     pub world: Option<World>,
-    /// The readers, and how the daemon is set up.
+    /// The readers and the daemon's settings.
     pub workload: Workload,
     /// The policies to compare.
     pub policies: Vec<PolicyKind>,
-    /// Whether one raw job for each replica is run as well.
+    /// Whether to run raw jobs too, one for each replica.
     pub runs_raw: bool,
     /// Traces that readers replay.
     pub traces: Vec<ReaderTrace>,
-    /// Metadata runs.
+    /// The metadata workloads to run.
     pub metadata: Vec<MetadataRun>,
-    /// How a file's chunks are placed.
+    /// The rule that places a file's chunks.
     placer: Option<FilePlacer>,
 }
 
@@ -58,7 +58,7 @@ pub struct ReaderTrace {
     pub file: PathBuf,
 }
 
-/// A metadata workload and its name in the results.
+/// A metadata workload, with its name in the results.
 #[derive(Clone, Debug)]
 pub struct MetadataRun {
     /// `spread`, or the replica to which all calls are pinned.
@@ -67,7 +67,7 @@ pub struct MetadataRun {
     pub workload: metadata::MetadataWorkload,
 }
 
-/// Places one file after the other.
+/// Places files, one after another.
 #[derive(Clone, Debug)]
 struct FilePlacer {
     placement: ChunkPlacement,
@@ -88,11 +88,11 @@ impl FilePlacer {
 }
 
 impl Scenario {
-    /// Replaces the readers by those of a recording, one for each handle. Their files are as
-    /// large as recorded, and placed as the scenario's.
+    /// Replaces the readers with those of a recording, one for each handle. Their files have the
+    /// recorded sizes, and are placed like the scenario's files.
     ///
     /// # Errors
-    /// Where the scenario has no files, or the recording no reads or too many readers.
+    /// If the scenario has no files, or the recording has no reads or too many readers.
     pub fn replay(&mut self, recorded: &[HandleReplay]) -> Result<(), ScenarioError> {
         checked_index("the number of recorded readers", recorded.len(), MAX_READERS)?;
         let world = self.world.as_mut().ok_or(ScenarioError::NoCluster)?;
@@ -125,7 +125,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// The workload of one raw job a replica, each with a file of its own.
+    /// The workload of one raw job for each replica, each with its own file.
     pub fn raw_workload(&self) -> Workload {
         let replicas = self.world.as_ref().map_or(0, |world| world.gateways.len());
         let job = |replica: usize| ReaderSpec {
@@ -136,10 +136,10 @@ impl Scenario {
     }
 }
 
-/// Reads a scenario.
+/// Parses a scenario.
 ///
 /// # Errors
-/// Says in one line what is wrong, and in which line of the file where it can.
+/// Says in one line what is wrong, and in which line of the file if that is known.
 pub fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     let written: ScenarioToml = toml::from_str(text).map_err(|error| {
         let before = |at: usize| text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count();
@@ -199,7 +199,7 @@ impl PolicyChoice {
     }
 }
 
-/// Reads a trace: CSV with the columns offset and length, bytes.
+/// Parses a trace: CSV with the columns `offset` and `length`, in bytes.
 ///
 /// # Errors
 /// Says in one line what is wrong.

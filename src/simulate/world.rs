@@ -1,4 +1,4 @@
-//! Nodes, gateways, files and readers.
+//! The simulated world: nodes, gateways, files and readers.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
 /// A storage node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StorageNode {
-    /// As placement calls it.
+    /// The name that placement uses.
     pub name: String,
-    /// Bytes a second of its disks.
+    /// The rate of its disks, bytes per second.
     pub disk: f64,
-    /// Bytes a second of its network, each way.
+    /// The rate of its network in each direction, bytes per second.
     pub network: f64,
 }
 
@@ -22,16 +22,16 @@ pub struct StorageNode {
 pub struct Gateway {
     /// Its name.
     pub name: String,
-    /// The node it runs on, an index.
+    /// The index of the node that it runs on.
     pub node: usize,
-    /// Time that a read takes besides what it waits for and is carried.
+    /// The time of a read in addition to queueing and transfer.
     pub latency: Duration,
 }
 
-/// A file and where its chunks are.
+/// A file and the placement of its chunks.
 #[derive(Clone, Debug)]
 pub struct SimulatedFile {
-    /// Bytes.
+    /// The size, bytes.
     pub size: u64,
     /// Its chunks, with the nodes' names.
     pub chunks: ChunkMap,
@@ -40,43 +40,43 @@ pub struct SimulatedFile {
 /// How data gets from a disk to a gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cluster {
-    /// Nodes with disks and networks; a gateway fetches what its node does not
-    /// hold from a node that does.
+    /// Nodes with disks and networks. A gateway whose node does not hold a chunk fetches it from a
+    /// node that does.
     Nodes {
         /// The nodes.
         nodes: Vec<StorageNode>,
-        /// Whether the first node named is always fetched from, or each in turn.
+        /// Whether a gateway always fetches from the first node named for a chunk, or from each in
+        /// turn.
         always_first_node: bool,
     },
-    /// Each replica delivers at the rates that were measured of it.
+    /// Each replica delivers at its measured rates.
     Measured {
-        /// For each replica.
+        /// The rates of each replica.
         rates: Vec<LocalityRates>,
     },
 }
 
-/// What a replica was measured to deliver, bytes a second.
+/// The measured rates of a replica, bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocalityRates {
-    /// Of chunks that its node holds.
+    /// For chunks that its node holds.
     pub local: f64,
-    /// Of other chunks.
+    /// For other chunks.
     pub remote: f64,
 }
 
-/// Something happens.
+/// A change of rates during the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateChange {
-    /// When.
+    /// The time of the change, since the start.
     pub at: Duration,
-    /// To which node; of a measured cluster, to which replica.
+    /// The index of the node that changes; in a measured cluster, of the replica.
     pub node: usize,
-    /// Its disk's and network's rate is so many times what it was at first; 0
-    /// for a hang.
+    /// The factor on the original rates of its disk and network; 0 for a hang.
     pub factor: f64,
 }
 
-/// Everything but the readers.
+/// The cluster, its files and its changes: everything except the readers.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The cluster.
@@ -85,76 +85,77 @@ pub struct World {
     pub gateways: Vec<Gateway>,
     /// The files.
     pub files: Vec<SimulatedFile>,
-    /// What happens, in order of time.
+    /// The changes, in order of time.
     pub changes: Vec<RateChange>,
 }
 
-/// What a reader reads.
+/// Which blocks a reader reads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReadPattern {
-    /// From the start to the end.
+    /// The whole file, from start to end.
     Sequential,
-    /// So many blocks anywhere.
+    /// This number of blocks, at random offsets.
     Random(u64),
-    /// These, one after the other.
+    /// These reads, one after another.
     Trace(Vec<RecordedRead>),
 }
 
-/// A read that was recorded.
+/// A read of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedRead {
-    /// What was read.
+    /// The range that was read.
     pub range: ByteRange,
-    /// The time from the read before it, in which the reader did something else.
+    /// The reader's pause between the read before and this one.
     pub pause: Duration,
 }
 
-/// A reader of one file, one read after the other.
+/// A reader of one file, one read after another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReaderSpec {
-    /// Which file, an index.
+    /// The index of its file.
     pub file: usize,
     /// Bytes of one read.
     pub block: u64,
-    /// What it reads.
+    /// Which blocks it reads.
     pub reads: ReadPattern,
-    /// When it begins.
+    /// When it begins, since the start of the run.
     pub start: Duration,
-    /// After so many bytes it pauses for so long.
+    /// A pause of this length after each burst of this many bytes.
     pub burst: Option<(u64, Duration)>,
-    /// Through this replica alone, past fanfs, as one job on one NFS mount.
+    /// The index of the only replica that it reads, without fanfs, as one job on one NFS mount
+    /// does.
     pub raw_replica: Option<usize>,
 }
 
-/// What the daemon knows of placement.
+/// How much the daemon knows of placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlacementKnowledge {
-    /// Where every chunk is.
+    /// The placement of every chunk.
     Known,
-    /// Nothing but what timing tells.
+    /// Only what it learns from the times that reads take.
     Learned,
-    /// Nothing.
+    /// Nothing, and it learns nothing.
     None,
 }
 
-/// The readers, and how the daemon is set up.
+/// The readers and the daemon's settings.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The readers.
     pub readers: Vec<ReaderSpec>,
     /// The unit of dispatch, bytes.
     pub segment_size: u64,
-    /// Longest readahead window, bytes.
+    /// The longest readahead window, bytes.
     pub readahead_max: u64,
-    /// Most bytes of file data in memory.
+    /// The most bytes of file data in memory.
     pub budget: u64,
-    /// Most bytes in flight to one replica.
+    /// The most bytes in flight to one replica.
     pub max_in_flight: u64,
-    /// Most reads in flight to one replica.
+    /// The most reads in flight to one replica.
     pub max_reads: usize,
-    /// What is known of placement.
+    /// How much the daemon knows of placement.
     pub knowledge: PlacementKnowledge,
-    /// Seeds whatever is random.
+    /// The seed of everything that is random.
     pub seed: u64,
 }
 
@@ -175,7 +176,7 @@ impl Default for Workload {
 }
 
 impl ReaderSpec {
-    /// A reader of a whole file in blocks of 1 MiB, from the beginning on.
+    /// A reader of a whole file from start to end, in blocks of 1 MiB.
     pub fn sequential(file: usize) -> Self {
         Self {
             file,
@@ -189,7 +190,7 @@ impl ReaderSpec {
 }
 
 impl World {
-    /// The replicas on each of `file`'s chunks' nodes.
+    /// The replicas on the nodes of each of `file`'s chunks.
     pub fn locality_map(&self, file: &SimulatedFile) -> LocalityMap {
         let on = |node: usize| {
             let name = &*file.chunks.nodes()[node];
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    /// What each node name of `file`'s chunks is among the cluster's nodes.
+    /// For each node name of `file`'s chunks, its index among the cluster's nodes.
     pub(super) fn node_indices(&self, file: &SimulatedFile) -> Vec<Option<usize>> {
         let place = |name: &str| match &self.cluster {
             Cluster::Nodes { nodes, .. } => nodes.iter().position(|node| node.name == name),
@@ -217,25 +218,25 @@ impl World {
     }
 }
 
-/// How files are cut into chunks, and which nodes hold those.
+/// How files are cut into chunks, and which nodes hold the chunks.
 #[derive(Clone, Debug)]
 pub struct ChunkPlacement {
-    /// Bytes of a chunk.
+    /// The size of a chunk, bytes.
     pub chunk: u64,
-    /// Nodes that hold each chunk.
+    /// The number of nodes that hold each chunk.
     pub copies: usize,
     /// The nodes' names.
     pub nodes: Vec<String>,
-    /// The node that has the first copy of every chunk, an index.
+    /// The index of the node that holds the first copy of every chunk, if there is one.
     pub first_node: Option<usize>,
 }
 
 impl ChunkPlacement {
-    /// A file of `size` bytes: the copies without a fixed node are on the nodes in turn or,
-    /// with a generator, on any.
+    /// Places a file of `size` bytes. Copies without a fixed node go to the nodes in turn or, with
+    /// a generator, to random nodes.
     ///
     /// # Panics
-    /// Where there are no nodes.
+    /// If there are no nodes.
     pub fn place_file(&self, size: u64, mut random: Option<&mut Random>) -> SimulatedFile {
         let Self { chunk, nodes, first_node, .. } = self;
         let copies = self.copies.clamp(1, nodes.len());
@@ -258,7 +259,8 @@ impl ChunkPlacement {
             }
             let range = ByteRange::at(index * chunk, *chunk).intersect(ByteRange::new(0, size));
             let placed = builder.add_chunk(range, holders.iter().map(|node| &*nodes[*node]));
-            // The chunks are in order, and within the limits of any sensible scenario.
+            // `add_chunk` fails on chunks out of order, which these are not, and on too many
+            // chunks.
             if placed.is_err() {
                 break;
             }

@@ -1,12 +1,12 @@
 //! The order in which a thread takes locks.
 
-/// A lock that a thread may hold together with others; it takes them in this order. Locks
-/// that no thread holds while it takes another one have no rank.
+/// A lock that a thread may hold together with others, in the order in which a thread takes them.
+/// Locks that no thread holds while it takes another one have no rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LockRank {
     /// `fs`: the inodes that the kernel knows.
     Inodes,
-    /// `fs`: a handle is entered or taken out, and the journal learns of it.
+    /// `fs`: held while a handle is entered or removed and the journal records it.
     OpenClose,
     /// `fs`: handles by their numbers.
     Handles,
@@ -18,21 +18,21 @@ pub(crate) enum LockRank {
     OpenInode,
     /// `fs`: the parts of appends to one file.
     Appends,
-    /// `fs`: the directories for which a window of a listing is kept.
+    /// `fs`: the directories for which fanfs keeps a window of a listing.
     ListingWindows,
     /// `fs`: the listing of one open directory.
     ListingCache,
     /// `fs`: owners of locks.
     LockOwners,
-    /// `fs`: what was changed lately.
+    /// `fs`: recent changes.
     RecentChanges,
     /// `fs`: files that an older change may still reach.
     UnsettledChanges,
-    /// `fs`: what requests entered that the kernel may not know of.
+    /// `fs`: entries of requests that the kernel may have no answer to.
     Unanswered,
-    /// `fs`: the head of the journal; the daemon makes the next one under it.
+    /// `fs`: the head of the journal; the daemon makes the next head under it.
     JournalHead,
-    /// `fs`: the journal's file, which is written under this lock alone.
+    /// `fs`: the journal's file, which is written only under this lock.
     JournalFile,
     /// `fs`: the entries that are not in the journal's file yet.
     JournalQueue,
@@ -47,8 +47,8 @@ pub(crate) enum LockRank {
 }
 
 impl LockRank {
-    /// Whether a thread that holds it makes no system call: others could not answer the
-    /// kernel meanwhile, even from memory.
+    /// Whether the holder must make no system call: other threads could not answer the kernel
+    /// meanwhile, even from memory.
     #[cfg(debug_assertions)]
     pub(crate) fn forbids_io(self) -> bool {
         !matches!(self, Self::JournalHead | Self::JournalFile)

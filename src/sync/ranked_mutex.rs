@@ -4,14 +4,13 @@ use std::ops::{Deref, DerefMut};
 
 use super::{LockRank, Mutex, MutexGuard};
 
-/// A mutex with a rank.
 pub(crate) struct RankedMutex<T> {
     #[cfg(debug_assertions)]
     rank: LockRank,
     mutex: Mutex<T>,
 }
 
-/// What is locked, until this is dropped.
+/// Unlocks the mutex when dropped.
 pub(crate) struct RankedMutexGuard<'a, T> {
     value: MutexGuard<'a, T>,
     #[cfg(debug_assertions)]
@@ -19,7 +18,7 @@ pub(crate) struct RankedMutexGuard<'a, T> {
 }
 
 impl<T> RankedMutex<T> {
-    /// A mutex that is taken after all of lower ranks.
+    /// A mutex that a thread takes after all mutexes of lower ranks.
     #[inline]
     pub(crate) fn new(rank: LockRank, value: T) -> Self {
         #[cfg(not(debug_assertions))]
@@ -31,10 +30,9 @@ impl<T> RankedMutex<T> {
         }
     }
 
-    /// Waits for it.
+    /// Waits for the mutex.
     ///
-    /// # Panics
-    /// In a debug build, where the thread holds one of the same or of a higher rank.
+    /// # Panics In a debug build, if the thread holds a mutex of the same or of a higher rank.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn lock(&self) -> RankedMutexGuard<'_, T> {
         #[cfg(debug_assertions)]
@@ -61,10 +59,9 @@ impl<T> DerefMut for RankedMutexGuard<'_, T> {
     }
 }
 
-/// A system call is about to be made that may take time.
+/// Call this before a system call that may take time.
 ///
-/// # Panics
-/// In a debug build, where the thread holds a lock under which none is made.
+/// # Panics In a debug build, if the thread holds a lock that forbids such calls.
 #[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn before_io(call: &str) {
     #[cfg(debug_assertions)]
@@ -85,10 +82,10 @@ mod held {
         static HELD: RefCell<Vec<LockRank>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// The thread holds a lock of a rank.
+    /// Records that the thread holds a lock of this rank.
     pub(super) struct HeldRank {
         rank: LockRank,
-        /// Not `Send`: it is the thread's.
+        /// Makes it not `Send`: the record belongs to this thread.
         _here: PhantomData<*const ()>,
     }
 

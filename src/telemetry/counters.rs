@@ -1,7 +1,7 @@
-//! The counters, and the snapshots of them that `fanfs status` prints.
+//! The counters, and their snapshots, which `fanfs status` prints.
 //!
-//! Field names are the names users see in `fanfs status --json`; they change
-//! only with a note in the changelog.
+//! Users see the field names in `fanfs status --json`; they change only with a note in the
+//! changelog.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::histogram::{HistogramSnapshot, LatencyHistogram, LatencyQuantiles};
 
-/// What one replica did since the mount.
+/// What one replica has done since this daemon began to serve the mount.
 pub struct ReplicaCounters {
     bytes: AtomicU64,
     bytes_local: AtomicU64,
@@ -26,16 +26,16 @@ pub struct ReplicaCounters {
     meter: Mutex<ThroughputMeter>,
 }
 
-/// What happened in the volume as a whole since the mount.
+/// What has happened in the volume since this daemon began to serve the mount.
 #[derive(Default)]
 pub struct VolumeCounters {
-    /// Bytes that applications were given.
+    /// Bytes delivered to applications.
     pub bytes_delivered: AtomicU64,
     /// Read requests answered with data.
     pub reads: AtomicU64,
     /// Read requests answered with an error.
     pub read_errors: AtomicU64,
-    /// What applications waited for these and those: from the request to its answer.
+    /// The latency of these requests, from the request to its answer.
     pub read_latency: LatencyHistogram,
     /// Read requests that found all their bytes in memory.
     pub buffer_hits: AtomicU64,
@@ -45,24 +45,24 @@ pub struct VolumeCounters {
     pub retries: AtomicU64,
     /// Segments sent to a second replica because the first one was late.
     pub hedges: AtomicU64,
-    /// Of these, those that brought the segment first.
+    /// Hedges that delivered the segment first.
     pub hedges_won: AtomicU64,
-    /// And those that brought it when it had come already.
+    /// Hedges that delivered the segment after another attempt had.
     pub hedges_lost: AtomicU64,
-    /// Bytes that they brought.
+    /// Bytes that hedges delivered.
     pub hedge_bytes: AtomicU64,
     /// Blocks of 64 KiB that were compared with the deciding replica's.
     pub compared: AtomicU64,
-    /// Of those that differed, those of which a third replica agreed against the
-    /// deciding one.
+    /// Differing blocks in which a third replica agreed with the other one against the deciding
+    /// one.
     pub outvoted: AtomicU64,
     /// Bytes that arrived after another replica had delivered them.
     pub bytes_wasted: AtomicU64,
     /// Metadata calls answered.
     pub metadata: AtomicU64,
-    /// Metadata calls answered by another replica than the first one asked.
+    /// Metadata calls answered by a replica other than the first one asked.
     pub metadata_failovers: AtomicU64,
-    /// Write requests carried out.
+    /// Write requests that succeeded.
     pub writes: AtomicU64,
     /// Write requests that failed.
     pub write_errors: AtomicU64,
@@ -72,35 +72,35 @@ pub struct VolumeCounters {
     pub changes: AtomicU64,
 }
 
-/// A reading of [`ReplicaCounters`].
+/// A snapshot of [`ReplicaCounters`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReplicaCountersSnapshot {
     /// Bytes of file data delivered.
     pub bytes: u64,
-    /// Bytes of them from chunks that the replica's node holds.
+    /// The part of these bytes from chunks that the replica's node holds.
     pub bytes_local: u64,
-    /// Bytes of them from chunks that it does not hold; of what is in neither
-    /// sum it was not known.
+    /// The part of these bytes from chunks that its node does not hold. Bytes of unknown placement
+    /// are in neither part.
     pub bytes_remote: u64,
-    /// Positioned reads that delivered.
+    /// Positioned reads that delivered data.
     pub reads: u64,
     /// Metadata calls answered.
     pub metadata: u64,
-    /// Calls that failed by the replica's fault.
+    /// Calls that failed through the replica's fault.
     pub errors: u64,
-    /// Reads that another replica was asked for because this one was late.
+    /// Reads that were also sent to another replica because this one was late.
     pub late: u64,
-    /// Files that this replica showed another version of.
+    /// Files of which this replica showed another version.
     pub disagreements: u64,
-    /// Files that the replica is kept off because its bytes are others.
+    /// Files that are not read from this replica because its bytes differ.
     pub differing: u64,
-    /// Mean over the last ten seconds, bytes a second.
+    /// The mean rate over the last ten seconds, bytes per second.
     pub bytes_per_second: u64,
-    /// Quantiles of the time one positioned read took.
+    /// Quantiles of the duration of positioned reads.
     pub read_latency: LatencyQuantiles,
 }
 
-/// A reading of [`VolumeCounters`].
+/// A snapshot of [`VolumeCounters`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VolumeCountersSnapshot {
     /// See [`VolumeCounters::bytes_delivered`].
@@ -165,7 +165,7 @@ impl Default for ReplicaCounters {
 }
 
 impl ReplicaCounters {
-    /// A positioned read delivered `bytes` after `took`.
+    /// Records that a positioned read delivered `bytes` after `took`.
     pub fn record_read(&self, bytes: u64, took: Duration, now: Instant) {
         self.bytes.fetch_add(bytes, Relaxed);
         self.reads.fetch_add(1, Relaxed);
@@ -173,42 +173,42 @@ impl ReplicaCounters {
         self.meter.lock().add(bytes, now);
     }
 
-    /// Bytes came from a chunk that the replica's node holds.
+    /// Records bytes from a chunk that the replica's node holds.
     pub fn record_local_bytes(&self, bytes: u64) {
         self.bytes_local.fetch_add(bytes, Relaxed);
     }
 
-    /// Bytes came from a chunk that the replica's node does not hold.
+    /// Records bytes from a chunk that the replica's node does not hold.
     pub fn record_remote_bytes(&self, bytes: u64) {
         self.bytes_remote.fetch_add(bytes, Relaxed);
     }
 
-    /// A metadata call was answered, with data or with a definite error.
+    /// Records that a metadata call was answered, with data or with a definite error.
     pub fn record_metadata_call(&self) {
         self.metadata.fetch_add(1, Relaxed);
     }
 
-    /// A call failed by the replica's fault.
+    /// Records that a call failed through the replica's fault.
     pub fn record_error(&self) {
         self.errors.fetch_add(1, Relaxed);
     }
 
-    /// A read was sent to another replica because it was late here.
+    /// Records that a read was sent to another replica because it was late here.
     pub fn record_late(&self) {
         self.late.fetch_add(1, Relaxed);
     }
 
-    /// The replica showed another version of a file than the handle's.
+    /// Records that the replica showed another version of a file than the handle's.
     pub fn record_disagreement(&self) {
         self.disagreements.fetch_add(1, Relaxed);
     }
 
-    /// The replica has other bytes of a file than the deciding one.
+    /// Records that the replica's bytes of a file differ from the deciding replica's.
     pub fn record_differing(&self) {
         self.differing.fetch_add(1, Relaxed);
     }
 
-    /// All counters as they stand.
+    /// The current values of all counters.
     pub fn snapshot(&self, now: Instant) -> ReplicaCountersSnapshot {
         ReplicaCountersSnapshot {
             bytes: self.bytes.load(Relaxed),
@@ -225,14 +225,14 @@ impl ReplicaCounters {
         }
     }
 
-    /// How long positioned reads that delivered took.
+    /// The durations of positioned reads that delivered data.
     pub fn read_histogram(&self) -> HistogramSnapshot {
         self.read_latency.snapshot()
     }
 }
 
 impl VolumeCounters {
-    /// All counters as they stand.
+    /// The current values of all counters.
     pub fn snapshot(&self) -> VolumeCountersSnapshot {
         VolumeCountersSnapshot {
             bytes_delivered: self.bytes_delivered.load(Relaxed),
@@ -259,12 +259,12 @@ impl VolumeCounters {
     }
 }
 
-/// Counts one up; the counters are statistics, so no ordering is needed.
+/// Increments a counter. Counters are statistics, so they need no memory ordering.
 pub fn increment(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-/// Bytes a second over the last [`ThroughputMeter::SECONDS`].
+/// The rate over the last [`ThroughputMeter::SECONDS`], bytes per second.
 struct ThroughputMeter {
     start: Instant,
     slots: [u64; ThroughputMeter::SECONDS as usize],

@@ -1,33 +1,33 @@
-//! How long things took: a histogram that any number of threads may add to at once.
+//! A histogram of durations that any number of threads can record to at the same time.
 //!
-//! One counter for each range of microseconds, each range a 64th of its power of two,
-//! so a quantile is right to 1.6 %. To add to it is two additions and, for a new
-//! longest time, one more: no lock, and a reader delays no writer. A thousand
-//! and its doublings are edges of ranges, as is every number below 128, so [`HistogramSnapshot`]
-//! can be summed up exactly to [`BUCKET_BOUNDS_US`].
+//! There is one counter for each range of microseconds, and each range is a 64th of its power of
+//! two, so quantiles are accurate to 1.6 %. Recording takes two additions and, for a new maximum,
+//! one more atomic operation. There is no lock, and a reader delays no writer. 1000 and its
+//! doublings are range boundaries, as is every number below 128. So [`HistogramSnapshot`] can be
+//! summed exactly to [`BUCKET_BOUNDS_US`].
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The upper bounds that metrics are published with, microseconds: from what an answer
-/// out of memory takes to more than the default deadline.
+/// The upper bounds of the published buckets, microseconds: from an answer out of memory to more
+/// than the default deadline.
 pub const BUCKET_BOUNDS_US: [u64; 22] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000,
     256_000, 512_000, 1_024_000, 2_048_000, 4_096_000, 8_192_000, 16_384_000, 32_768_000,
 ];
 
-/// Ranges in a power of two: 2 to this.
+/// The base-2 logarithm of the number of ranges in a power of two.
 const SUB_BUCKET_BITS: u32 = 6;
 
-/// Longer ones count as this long: 71 minutes, more than the longest deadline that the
-/// configuration takes.
+/// Longer durations count as this one: 71 minutes, more than the longest deadline that the
+/// configuration accepts.
 const MAX_US: u64 = (1 << 32) - 1;
 
 const BUCKETS: usize = bucket_of(MAX_US) + 1;
 
-/// The range that a number of microseconds falls into.
+/// The index of the range that contains a number of microseconds.
 const fn bucket_of(us: u64) -> usize {
     if us < 1 << SUB_BUCKET_BITS {
         return us as usize;
@@ -36,7 +36,7 @@ const fn bucket_of(us: u64) -> usize {
     ((shift as usize) << SUB_BUCKET_BITS) + (us >> shift) as usize
 }
 
-/// The first number of microseconds that is above the range.
+/// The first number of microseconds above the range.
 const fn bucket_end(range: usize) -> u64 {
     if range < 1 << SUB_BUCKET_BITS {
         return range as u64 + 1;
@@ -52,7 +52,7 @@ pub struct LatencyHistogram {
     max_us: AtomicU64,
 }
 
-/// A reading of [`LatencyHistogram`].
+/// A snapshot of [`LatencyHistogram`].
 #[derive(Clone, Debug)]
 pub struct HistogramSnapshot {
     counts: Vec<u64>,
@@ -60,16 +60,16 @@ pub struct HistogramSnapshot {
     max_us: u64,
 }
 
-/// Quantiles in microseconds.
+/// Latency quantiles, microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LatencyQuantiles {
-    /// Median.
+    /// The median.
     pub p50_us: u64,
-    /// 95 %.
+    /// The 95 % quantile.
     pub p95_us: u64,
-    /// 99 %.
+    /// The 99 % quantile.
     pub p99_us: u64,
-    /// Longest.
+    /// The maximum.
     pub max_us: u64,
 }
 
@@ -81,7 +81,7 @@ impl Default for LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// Something took so long.
+    /// Records one duration.
     pub fn record(&self, took: Duration) {
         let us = u64::try_from(took.as_micros()).map_or(MAX_US, |us| us.min(MAX_US));
         self.counts[bucket_of(us)].fetch_add(1, Relaxed);
@@ -91,7 +91,7 @@ impl LatencyHistogram {
         }
     }
 
-    /// What there is so far. What is added meanwhile is in it or is not.
+    /// The current counts. Durations that are recorded at the same moment may be missing.
     pub fn snapshot(&self) -> HistogramSnapshot {
         HistogramSnapshot {
             counts: self.counts.iter().map(|count| count.load(Relaxed)).collect(),
@@ -102,18 +102,18 @@ impl LatencyHistogram {
 }
 
 impl HistogramSnapshot {
-    /// How many there are.
+    /// The number of durations.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// How long all of them took together, seconds.
+    /// The sum of all durations, seconds.
     pub fn sum_s(&self) -> f64 {
         self.sum_us as f64 / 1e6
     }
 
-    /// How many took less than each of [`BUCKET_BOUNDS_US`], and not less than the one before
-    /// it; at the end those that took longer.
+    /// For each of [`BUCKET_BOUNDS_US`], the number of durations below it and not below the
+    /// previous one; the last number counts the longer ones.
     pub fn bucket_counts(&self) -> [u64; BUCKET_BOUNDS_US.len() + 1] {
         let mut between = [0; BUCKET_BOUNDS_US.len() + 1];
         for (range, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -122,7 +122,8 @@ impl HistogramSnapshot {
         between
     }
 
-    /// The time that so much of all of them took at most, microseconds; 0 of none.
+    /// The time that this fraction of the durations did not exceed, microseconds; 0 if there are
+    /// none.
     fn quantile(&self, part: f64) -> u64 {
         let wanted = ((self.total() as f64 * part).ceil() as u64).max(1);
         let mut seen = 0;
@@ -176,7 +177,7 @@ mod tests {
         let counts = times.snapshot();
         let between = counts.bucket_counts();
         assert_eq!((between[0], between[1]), (2, 1));
-        // Less than 1 ms, and not.
+        // One below 1 ms, and one not.
         assert_eq!((between[6], between[7]), (1, 1));
         assert_eq!((between[19], between[22]), (1, 1));
         assert_eq!(between.iter().sum::<u64>(), counts.total());

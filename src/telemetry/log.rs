@@ -1,13 +1,13 @@
-//! Log lines, by tracing.
+//! Sets up log lines, with tracing.
 //!
-//! `FANFS_LOG` takes the usual filter (`debug`, `fanfs::scheduler=trace`, ...);
-//! without it, what the volume says, which is `info` and above of fanfs and `warn` of
-//! everything else by default. File names are logged at `debug` only, and so is what
-//! tools say, which may have some.
+//! `FANFS_LOG` takes a tracing filter (`debug`, `fanfs::scheduler=trace`, ...). Without it, the
+//! volume's configuration decides; by default it is `info` for fanfs and `warn` for everything
+//! else. File names appear only at `debug`, as does the output of external tools, which may contain
+//! file names.
 //!
-//! Lines go to a file or to standard error, as text or as JSON, or to systemd's
-//! journal. [`throttle`] keeps one message that comes again and again from filling it;
-//! [`mod@file`] rotates a file; [`line_writer`] counts lines that could not be written.
+//! Lines go to a file or to standard error, as text or as JSON, or to systemd's journal.
+//! [`throttle`] keeps one repeated message from filling the log; [`mod@file`] rotates a file;
+//! [`line_writer`] counts lines that could not be written.
 
 mod file;
 mod line_writer;
@@ -25,12 +25,12 @@ use crate::config::{LogConfig, LogFormat};
 pub use file::LogFile;
 pub use line_writer::{LogSnapshot, RunAsDaemon, snapshot};
 
-/// Below `debug`, where everything is wanted.
+/// Used at `info` and coarser levels; at `debug`, fuser's warnings are wanted too.
 const FUSER_DIRECTIVE: &str = "fuser=error";
 
-/// Sends log lines to `file`, or to standard error, or where else `log` says.
+/// Sends log lines to `file`, to standard error, or to the journal, as `log` says.
 ///
-/// Does nothing where a subscriber is installed already (a test's).
+/// Does nothing if a subscriber is already installed (by a test).
 pub fn init(file: Option<LogFile>, log: &LogConfig, as_daemon: RunAsDaemon) {
     let file = file.map(|file| file.with_max_size(log.max_size));
     let writer = BoxMakeWriter::new(line_writer::make_writer(file, as_daemon));
@@ -46,13 +46,13 @@ pub fn init(file: Option<LogFile>, log: &LogConfig, as_daemon: RunAsDaemon) {
     }
 }
 
-/// Logs what was left out or lost and not reported yet; at the end of a process.
+/// Logs pending reports of suppressed and lost lines; called at the end of a process.
 pub fn report_pending() {
     throttle::report_suppressed();
     line_writer::report_unreported();
 }
 
-/// What `FANFS_LOG` says, if it is set.
+/// The filter in `FANFS_LOG`, if it is set.
 fn filter_of_environment() -> Result<Option<EnvFilter>, ParseError> {
     match std::env::var("FANFS_LOG") {
         Ok(filter) if !filter.is_empty() => EnvFilter::try_new(filter).map(Some),
@@ -63,12 +63,12 @@ fn filter_of_environment() -> Result<Option<EnvFilter>, ParseError> {
 fn filter(log: &LogConfig) -> EnvFilter {
     let filter = filter_of_environment().ok().flatten();
     let filter = filter.unwrap_or_else(|| EnvFilter::new(&log.level));
-    // The FUSE library warns of each call that fanfs does not offer.
+    // The FUSE library warns of each operation that fanfs does not offer.
     let filter = match (filter.max_level_hint(), FUSER_DIRECTIVE.parse()) {
         (Some(most), Ok(quiet)) if most <= LevelFilter::INFO => filter.add_directive(quiet),
         _ => filter,
     };
-    // What this says is about messages that were let through.
+    // The throttle's own reports are about messages that the filter let through.
     match format!("{}=trace", throttle::TARGET).parse() {
         Ok(directive) => filter.add_directive(directive),
         Err(_) => filter,
@@ -77,7 +77,7 @@ fn filter(log: &LogConfig) -> EnvFilter {
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// How lines are written.
+/// The output of log lines.
 struct OutputLayer {
     layer: BoxedLayer,
     /// Why lines for the journal are written as text.
@@ -97,7 +97,7 @@ fn output_layer(format: LogFormat, writer: BoxMakeWriter) -> OutputLayer {
     }
 }
 
-/// Priorities as syslog(3) means them: `info` is not a notice.
+/// Uses the priorities of syslog(3): `info` is not a notice.
 fn configure_journal(journal: tracing_journald::Layer) -> tracing_journald::Layer {
     let priorities = PriorityMappings {
         info: Priority::Informational,

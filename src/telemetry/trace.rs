@@ -1,9 +1,9 @@
-//! What `fanfs trace` records: one line of JSON for each thing that happened.
+//! The format of `fanfs trace` recordings: one line of JSON for each event.
 //!
-//! A recording begins with a [`TraceLine::Start`]; times count from then. A file is named
-//! once, before the first line about it. Lines come in the order in which things ended.
-//! `fanfs simulate --trace` reads them again, so fields are added and never changed;
-//! what is not known is ignored.
+//! A recording begins with a [`TraceLine::Start`]; times count from then. A [`TraceLine::File`]
+//! introduces each file before the first line about it. Lines are in the order in which events
+//! ended. `fanfs simulate --trace` reads recordings, so fields are added but never changed. Readers
+//! ignore unknown fields and events.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::volume::path_serde;
 
-/// The form of the lines that this version writes.
+/// The format version that this fanfs writes.
 pub const FORMAT: u32 = 1;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum TraceLine {
-    /// The recording begins, perhaps again: with another daemon of the mount.
+    /// The recording begins. It begins again when another daemon takes over the mount.
     Start {
-        /// [`FORMAT`].
+        /// The format version, [`FORMAT`].
         format: u32,
         /// fanfs's version.
         version: String,
@@ -35,24 +35,24 @@ pub enum TraceLine {
         /// The unit of dispatch, bytes.
         segment: u64,
     },
-    /// Stands for a version of a file from here on.
+    /// Introduces a version of a file.
     File {
-        /// What other lines call it.
+        /// The number by which other lines refer to it.
         file: u64,
         /// Its path in the volume; bytes that are not UTF-8 are replaced.
         path: String,
-        /// Bytes.
+        /// The file's size, bytes.
         size: u64,
     },
     /// A read was answered.
     Read(ReadRecord),
-    /// A replica has ended a read of a segment.
+    /// A replica finished an attempt at a segment.
     Segment(SegmentRecord),
-    /// A segment was dropped from memory, and not all of it had been read.
+    /// A segment that was not completely read was dropped from memory.
     Dropped(DropRecord),
-    /// Whoever listens was too slow for so many lines.
+    /// The listener was too slow, and lines were lost.
     Lost {
-        /// How many.
+        /// The number of lost lines.
         lines: u64,
     },
     /// An event of a later version.
@@ -63,40 +63,40 @@ pub enum TraceLine {
 /// A read of an application, or of the kernel's readahead for one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadRecord {
-    /// When it came, microseconds.
+    /// When the request came, microseconds.
     pub t_us: u64,
-    /// How long until it was answered, microseconds.
+    /// The time until the answer, microseconds.
     pub took_us: u64,
     /// The file's number.
     pub file: u64,
-    /// The open handle's.
+    /// The open handle's number.
     pub handle: u64,
-    /// The process, or thread, that asked; 0 where the kernel did not say.
+    /// The id of the process or thread that read; 0 if the kernel did not say.
     pub pid: u32,
     /// First byte.
     pub offset: u64,
-    /// Bytes asked for that the file has.
+    /// The bytes requested, limited to the file's end.
     pub length: u64,
-    /// Why it was not answered with data.
+    /// The error, if it was not answered with data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Where its bytes came from, in order.
+    /// The sources of its bytes, in order.
     pub parts: Vec<ReadPart>,
 }
 
-/// Where some bytes of a read came from.
+/// The source of some bytes of a read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadPart {
-    /// First byte, of the file.
+    /// The offset of the first byte in the file.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// Who brought them; none where they have not come.
+    /// The replica that delivered them; none if they did not arrive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
-    /// How long the replica took for the segment that they are of, microseconds.
+    /// How long the replica took for the segment that contains them, microseconds.
     pub took_us: u64,
-    /// How long the read waited for them, microseconds: 0 where they were in memory.
+    /// How long the read waited for them, microseconds; 0 if they were in memory.
     pub waited_us: u64,
 }
 
@@ -113,20 +113,20 @@ pub struct SegmentRecord {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// Who was asked.
+    /// The replica that was asked.
     pub replica: String,
-    /// Whether no reader waited for it when it came.
+    /// Whether no reader was waiting for it when it arrived.
     pub ahead: bool,
-    /// Whether it is the second attempt at one that was late elsewhere.
+    /// Whether it was a hedge of a segment that was late elsewhere.
     pub hedge: bool,
     /// How it ended.
     pub end: AttemptEnd,
-    /// What it failed with.
+    /// The error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Readahead that no read had asked for when it was dropped.
+/// Readahead that was dropped before all of it was read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DropRecord {
     /// When it was dropped, microseconds.
@@ -137,9 +137,9 @@ pub struct DropRecord {
     pub offset: u64,
     /// Its bytes.
     pub length: u64,
-    /// Bytes of it that no read asked for.
+    /// The bytes of it that no read requested.
     pub unread: u64,
-    /// The replica that brought it.
+    /// The replica that delivered it.
     pub replica: String,
     /// How long the replica took for it, microseconds.
     pub took_us: u64,
@@ -149,53 +149,53 @@ pub struct DropRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttemptEnd {
-    /// It brought the segment.
+    /// It delivered the segment.
     Delivered,
-    /// It brought what had come already.
+    /// It delivered a segment that had already arrived.
     Wasted,
     /// It failed.
     Failed,
 }
 
-/// What one handle read, in the order in which it asked.
+/// The reads of one handle, in the order of their requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandleReplay {
-    /// The file's number; of the same one where several handles read one file.
+    /// The file's number; handles of the same file have the same number.
     pub file: u64,
     /// The file's size, bytes.
     pub size: u64,
-    /// When it first asked, microseconds.
+    /// The time of its first read, microseconds.
     pub start_us: u64,
-    /// First byte, bytes, and for how many microseconds it did something else before
-    /// it asked for them.
+    /// For each read: its offset, its length in bytes, and the reader's pause before it,
+    /// microseconds.
     pub reads: Vec<(u64, u64, u64)>,
 }
 
 /// Why a recording cannot be replayed. Lines are counted from 1.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A line is none of a recording.
+    /// A line is not part of a recording.
     #[error("line {line}: {error}")]
     Malformed {
-        /// Which.
+        /// The line's number.
         line: usize,
-        /// What is wrong with it.
+        /// The parse error.
         error: serde_json::Error,
     },
-    /// A newer fanfs has recorded it.
+    /// A newer fanfs made the recording.
     #[error("line {line}: form {format} is of a newer fanfs; {FORMAT} is known")]
     NewerFormat {
-        /// Which.
+        /// The line's number.
         line: usize,
-        /// The recording's.
+        /// The recording's format version.
         format: u32,
     },
 }
 
-/// Reads that a recording can be replayed from: each handle is a reader of its own.
+/// The reads that can be replayed: each handle is its own reader.
 ///
 /// # Errors
-/// Says in one line which line is none.
+/// Names the first line that cannot be used.
 pub fn parse_replays(text: &str) -> Result<Vec<HandleReplay>, ReplayError> {
     let mut sizes = BTreeMap::new();
     let mut reads: BTreeMap<(u64, u64), Vec<ReadRecord>> = BTreeMap::new();

@@ -1,5 +1,4 @@
-//! What differs without reading contents: which replicas have an object, and with which
-//! attributes.
+//! Compares everything except contents: which replicas have an object, and its attributes.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,31 +14,31 @@ use crate::backend::{
 };
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 
-/// An object on one replica.
+/// The view of an object on one replica.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ReplicaView {
-    /// It is there.
+    /// The replica has it.
     Present(Box<ObjectAttrs>),
-    /// It is not.
+    /// The replica does not have it.
     Missing,
-    /// That is not known.
+    /// Whether the replica has it is unknown.
     Unknown(CallError),
 }
 
-/// What is compared of an object besides its content.
+/// The attributes of an object that are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ObjectAttrs {
     pub(super) attr: Attr,
     /// A symbolic link's target.
     pub(super) target: Option<OsString>,
-    /// `user.*`, where they are compared, by name.
+    /// Extended attributes `user.*` by name, if they are compared.
     pub(super) xattrs: Vec<(OsString, Vec<u8>)>,
 }
 
-/// An object on all replicas that are compared.
+/// The view of an object on all compared replicas.
 pub(super) type ObjectView = Vec<(ReplicaId, ReplicaView)>;
 
-/// What decides which attributes count.
+/// The rules that decide which attributes are compared.
 #[derive(Clone, Debug)]
 pub(super) struct CompareRules {
     pub(super) mode: VolumeMode,
@@ -47,7 +46,7 @@ pub(super) struct CompareRules {
     pub(super) xattrs: bool,
 }
 
-/// The replicas on which it is there, with its attributes.
+/// The replicas that have the object, with its attributes.
 pub(super) fn present_replicas(
     view: &ObjectView,
 ) -> impl Iterator<Item = (ReplicaId, &ObjectAttrs)> {
@@ -57,7 +56,7 @@ pub(super) fn present_replicas(
     })
 }
 
-/// From what a call says of an object.
+/// Converts a call's result to a view.
 pub(super) fn to_replica_view(answer: Result<ObjectAttrs, CallError>) -> ReplicaView {
     match answer {
         Ok(object) => ReplicaView::Present(Box::new(object)),
@@ -68,7 +67,7 @@ pub(super) fn to_replica_view(answer: Result<ObjectAttrs, CallError>) -> Replica
     }
 }
 
-/// Completes an object whose attributes are known.
+/// Adds the link target and extended attributes to known attributes.
 pub(super) fn complete_attrs(
     backend: &dyn Backend,
     path: &Path,
@@ -84,7 +83,7 @@ pub(super) fn complete_attrs(
 fn user_xattrs(backend: &dyn Backend, path: &Path) -> BackendResult<Vec<(OsString, Vec<u8>)>> {
     use std::os::unix::ffi::OsStringExt;
     let names = match backend.list_xattr(&ObjectRef::unchecked(path)) {
-        // A file system that has none.
+        // The filesystem has no extended attributes.
         Err(BackendError::Os(Errno::OPNOTSUPP)) => Vec::new(),
         names => names?,
     };
@@ -99,7 +98,7 @@ fn user_xattrs(backend: &dyn Backend, path: &Path) -> BackendResult<Vec<(OsStrin
     Ok(found)
 }
 
-/// Looks at an object on each of `replicas`, as freshly as that is possible.
+/// Examines an object on each of `replicas`, past the caches where possible.
 pub(super) fn view_uncached(
     calls: &ReplicaCalls,
     path: &Path,
@@ -110,8 +109,8 @@ pub(super) fn view_uncached(
         let path = path.to_owned();
         let xattrs = rules.xattrs;
         move |backend: &dyn Backend| {
-            // An NFS mount asks its server what names there are; and for the file's
-            // attributes when that is opened.
+            // This makes an NFS mount revalidate the names with its server. Opening the file below
+            // revalidates its attributes.
             let dir: PathBuf = path.parent().unwrap_or(Path::new("")).to_owned();
             let _ = backend.revalidate_dir(&ObjectRef::unchecked(dir));
             let mut attr = backend.stat(&path)?;
@@ -127,8 +126,7 @@ pub(super) fn view_uncached(
     answers.map(|answer| (answer.replica, to_replica_view(answer.result))).collect()
 }
 
-/// Whether some replica showed another object, or another version of it, in the
-/// first look than in the second.
+/// Whether some replica shows another object, or another version of it, in the second view.
 pub(super) fn has_changed_between(first: &ObjectView, second: &ObjectView) -> bool {
     let state = |seen: &ReplicaView| match seen {
         ReplicaView::Present(object) => Some((object.attr.kind, object.attr.version())),
@@ -140,7 +138,7 @@ pub(super) fn has_changed_between(first: &ObjectView, second: &ObjectView) -> bo
     })
 }
 
-/// In what the replicas' objects differ, contents apart.
+/// The differences between the replicas' objects, except in contents.
 pub(super) fn attribute_differences(
     calls: &ReplicaCalls,
     path: &Path,
@@ -150,7 +148,7 @@ pub(super) fn attribute_differences(
     let comparison = AttributeComparison { calls, path, view, rules };
     let mut found: Vec<Difference> = comparison.missing().into_iter().collect();
     if let Some(other_type) = comparison.file_type() {
-        // Other differences between objects of different types say nothing.
+        // For objects of different types, other differences are meaningless.
         found.push(other_type);
         return found;
     }
@@ -172,7 +170,7 @@ pub(super) fn attribute_differences(
         found.extend(comparison.attr(DifferenceKind::Device, |attr| attr.rdev, shown));
     }
     found.extend(comparison.link_target());
-    // A symbolic link's mode means nothing.
+    // The mode of a symbolic link is meaningless.
     if kind != FileKind::Symlink {
         let shown = |perm: &_| format!("{perm:04o}");
         found.extend(comparison.attr(DifferenceKind::Mode, |attr| attr.perm, shown));
@@ -190,7 +188,7 @@ struct Owner {
     gid: u32,
 }
 
-/// One object's attributes on all replicas.
+/// Compares one object's attributes on all replicas.
 struct AttributeComparison<'a> {
     calls: &'a ReplicaCalls,
     path: &'a Path,
@@ -222,7 +220,7 @@ impl AttributeComparison<'_> {
         self.compare(DifferenceKind::Xattr, xattrs, |a, b| a == b, |all| format_xattrs(all))
     }
 
-    /// Compares an attribute that is the same or another one.
+    /// Compares an attribute by equality.
     fn attr<T: PartialEq>(
         &self,
         kind: DifferenceKind,
@@ -263,7 +261,7 @@ impl AttributeComparison<'_> {
     }
 }
 
-/// As [`crate::volume::FileVersion::is_same_version`] compares times.
+/// Compares times as [`crate::volume::FileVersion::is_same_version`] does.
 fn is_same_time(a: Timestamp, b: Timestamp, mode: VolumeMode) -> bool {
     let whole_seconds = mode == VolumeMode::Copies && (a.1 == 0 || b.1 == 0);
     a.0 == b.0 && (whole_seconds || a.1 == b.1)
@@ -274,7 +272,7 @@ fn format_time(time: Timestamp) -> String {
     match u64::try_from(seconds) {
         Ok(seconds) => {
             let time = UNIX_EPOCH.checked_add(Duration::new(seconds, nanos));
-            // Later than the year 9999 is no date.
+            // Times after the year 9999 cannot be formatted as dates.
             match time.filter(|_| seconds < 253_402_300_800) {
                 Some(time) => humantime::format_rfc3339_nanos(time).to_string(),
                 None => format!("{seconds} s"),

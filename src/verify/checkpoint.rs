@@ -1,7 +1,6 @@
-//! What a run leaves behind to be gone on with, in a file.
+//! The state from which a run can be resumed, stored in a file.
 //!
-//! The file is replaced as a whole, by a rename, so it is there in one piece
-//! whenever the run is killed.
+//! A rename replaces the file as a whole, so it is complete even if the run is killed.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,10 +14,10 @@ use super::difference::{Difference, NotCompared};
 use crate::config;
 use crate::volume::path_serde;
 
-/// Changes when the file's content does.
+/// The format version; it changes when the format does.
 const CHECKPOINT_FORMAT: u32 = 1;
 
-/// Where a run is, and what it has found.
+/// A run's position and findings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     pub(super) format: u32,
@@ -28,7 +27,7 @@ pub struct Checkpoint {
     pub(super) ahead: Vec<OutOfOrder>,
 }
 
-/// What a run is about. Another one's state is of no use.
+/// The identity of a run. The state of a run with another identity cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RunId {
     volume: String,
@@ -42,8 +41,8 @@ pub(super) struct RunId {
     xattrs: bool,
 }
 
-/// An object in the order in which they are compared: a directory itself, its
-/// entries by name, its subdirectories by name.
+/// An object's position in the order of comparison: a directory itself, its entries by name, then
+/// its subdirectories by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WalkPosition {
     #[serde(with = "path_serde")]
@@ -53,13 +52,13 @@ pub(super) struct WalkPosition {
     pub(super) name: PathBuf,
 }
 
-/// What has been found, up to some object or at one.
+/// Findings, up to an object or about one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct VerifyFindings {
     pub(super) totals: Totals,
     pub(super) differences: Vec<Difference>,
     pub(super) not_compared: Vec<NotCompared>,
-    /// For each replica, objects that it was not asked about because it did not
+    /// For each replica, the number of objects about which it was not asked because it did not
     /// answer.
     pub(super) absent: Vec<u64>,
 }
@@ -67,18 +66,18 @@ pub(super) struct VerifyFindings {
 /// How much was compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Objects of all kinds.
+    /// The number of objects of all kinds.
     pub objects: u64,
     /// Regular files whose contents were compared.
     pub files: u64,
-    /// Bytes of those that were compared, each file counted once.
+    /// Bytes of these files that were compared; each file counts once.
     pub bytes: u64,
-    /// Bytes read, of all replicas.
+    /// Bytes read from all replicas.
     pub bytes_read: u64,
-    /// Differences, those that are not listed as well.
+    /// The number of differences, including those that are not listed.
     pub differences: u64,
-    /// What could not be compared, or not on every replica; what is not listed
-    /// as well.
+    /// The number of objects that could not be compared on all replicas, including those that are
+    /// not listed.
     pub not_compared: u64,
 }
 
@@ -92,7 +91,7 @@ impl Totals {
         self.not_compared += other.not_compared;
     }
 
-    /// Adds what is known of an object that is done or under way.
+    /// Adds an object that is finished or in progress.
     pub(super) fn add_out_of_order(
         &mut self,
         done: &Option<VerifyFindings>,
@@ -107,7 +106,7 @@ impl Totals {
     }
 }
 
-/// An object behind the position that has been compared already, or in part.
+/// An object after the position that is already compared, completely or in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OutOfOrder {
     #[serde(with = "path_serde")]
@@ -119,23 +118,23 @@ pub(super) struct OutOfOrder {
 /// Why a state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// It cannot be read or written.
+    /// The state file cannot be read or written.
     #[error("state {}: {error}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// It is no state.
+    /// The file is not a state of `fanfs verify`.
     #[error("state {}: not a state of fanfs verify: {what}; give another file or remove it", .path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         what: String,
     },
-    /// It is that of another run.
+    /// The state belongs to another run.
     #[error(
         "state {}: of a run with {key} {theirs}, and this one has {ours}; give another file or remove it",
         .path.display()
@@ -143,11 +142,11 @@ pub enum CheckpointError {
     OtherRun {
         /// The file.
         path: PathBuf,
-        /// What they differ in.
+        /// The setting that differs.
         key: &'static str,
-        /// In the state.
+        /// Its value in the state.
         theirs: String,
-        /// In the command.
+        /// Its value in this run.
         ours: String,
     },
 }
@@ -176,7 +175,7 @@ impl RunId {
         }
     }
 
-    /// The first thing in which a state's run differs from this one.
+    /// The first setting in which another run differs from this one.
     fn mismatch(&self, theirs: &RunId) -> Option<RunMismatch> {
         let list = |names: &[String]| {
             if names.is_empty() { "none".to_owned() } else { names.join(",") }
@@ -207,10 +206,10 @@ impl Checkpoint {
         Self { format: CHECKPOINT_FORMAT, identity, position, found, ahead }
     }
 
-    /// The state in `path`; `None` where there is no such file.
+    /// Reads the state in `path`; `None` if the file does not exist.
     ///
     /// # Errors
-    /// Where it cannot be read, or is not a state.
+    /// If the file cannot be read or is not a state.
     pub fn load(path: &Path) -> Result<Option<Self>, CheckpointError> {
         let read = |mut file: File| {
             let mut bytes = Vec::new();
@@ -230,7 +229,7 @@ impl Checkpoint {
         Ok(Some(state))
     }
 
-    /// The seed that its run chooses blocks by.
+    /// The seed with which its run chooses blocks.
     pub fn seed(&self) -> u64 {
         self.identity.seed
     }
@@ -242,10 +241,10 @@ impl Checkpoint {
         totals
     }
 
-    /// Refuses the state of another run.
+    /// Rejects the state of another run.
     ///
     /// # Errors
-    /// [`CheckpointError::OtherRun`] with the first difference.
+    /// [`CheckpointError::OtherRun`] with the first setting that differs.
     pub fn check_same_run(
         &self,
         path: &Path,
@@ -260,10 +259,10 @@ impl Checkpoint {
         }
     }
 
-    /// Puts it into `path`, in place of what is there.
+    /// Writes the state to `path` and replaces the previous file.
     ///
     /// # Errors
-    /// Where that cannot be done; what was there is there still.
+    /// If it cannot be written; the previous file then stays.
     pub fn save(&self, path: &Path) -> Result<(), CheckpointError> {
         let wrong = |error: io::Error| CheckpointError::Io { path: path.to_owned(), error };
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());

@@ -1,9 +1,8 @@
-//! One object on all replicas: what a worker does with it.
+//! Compares one object on all replicas; runs on a worker.
 //!
-//! What differs at first is looked at a second time, more freshly, before anything
-//! is said about it: one of two looks may have been before a change and the other
-//! after it. A file that changes while it is compared is compared once more, and
-//! then given up.
+//! If the first view shows a difference, the object is examined again, past caches, before anything
+//! is reported: a change may have happened between two calls of the first view. A file that changes
+//! during the comparison is compared once more, and then reported as not compared.
 
 use std::path::Path;
 
@@ -21,7 +20,7 @@ use super::replica_calls::{CallError, FailedCall, ReplicaCalls};
 use crate::backend::{Backend, BackendError, FileKind, Lane, ObjectRef, Result as BackendResult};
 use crate::volume::{FileVersion, ReplicaId, ReplicaSet};
 
-/// Compares a batch's entries, one after the other.
+/// Compares a batch's entries one after another.
 pub(super) fn compare_batch(shared: &RunShared, batch: &EntryBatch) -> Result<(), CallError> {
     let mut looks = view_entries(shared, batch)?;
     for (entry, look) in batch.entries.iter().zip(&mut looks) {
@@ -40,7 +39,7 @@ pub(super) fn compare_batch(shared: &RunShared, batch: &EntryBatch) -> Result<()
     Ok(())
 }
 
-/// What the replicas show of a batch's entries.
+/// The replicas' views of a batch's entries.
 fn view_entries(shared: &RunShared, batch: &EntryBatch) -> Result<Vec<ObjectView>, CallError> {
     let mut looks: Vec<ObjectView> = batch.entries.iter().map(|_| Vec::new()).collect();
     let ask = |id: ReplicaId| {
@@ -51,7 +50,7 @@ fn view_entries(shared: &RunShared, batch: &EntryBatch) -> Result<Vec<ObjectView
         let xattrs = shared.rules.xattrs;
         let look = move |backend: &dyn Backend| -> BackendResult<Vec<BackendResult<ObjectAttrs>>> {
             let attrs = match backend.stat_entries(&ObjectRef::unchecked(&*dir), &names) {
-                // One of them may be to blame, and not the directory.
+                // A single entry may be at fault, not the directory.
                 Err(_) => names.iter().map(|name| backend.stat(&dir.join(name))).collect(),
                 Ok(attrs) => attrs,
             };
@@ -84,7 +83,7 @@ fn view_entries(shared: &RunShared, batch: &EntryBatch) -> Result<Vec<ObjectView
     Ok(looks)
 }
 
-/// Compares an object on all replicas of `first`, which is what they showed.
+/// Compares an object on all replicas in `first`, their first view of it.
 pub(super) fn compare_object(
     shared: &RunShared,
     path: &Path,
@@ -119,7 +118,7 @@ pub(super) fn compare_object(
                 ContentOutcome::Changed if is_second => {
                     return Ok(changed_findings(shared, path, &look));
                 }
-                // Attributes may have been older than the file.
+                // The attributes may have been older than the file.
                 ContentOutcome::Done { .. } | ContentOutcome::Changed => is_settled = false,
             }
         }
@@ -136,7 +135,7 @@ pub(super) fn compare_object(
     }
 }
 
-/// Looks again at an object where that was possible before.
+/// Examines an object again on the replicas where that was possible before.
 fn view_again(
     shared: &RunShared,
     path: &Path,
@@ -154,8 +153,7 @@ fn view_again(
     Ok(fresh)
 }
 
-/// The file whose contents are to be compared: on the most replicas that show the
-/// same size.
+/// The file whose contents are compared, on the largest group of replicas that show the same size.
 fn file_to_compare<'a>(path: &'a Path, look: &ObjectView) -> Option<ComparedFile<'a>> {
     let files = present_replicas(look).filter(|(_, object)| object.attr.kind == FileKind::Regular);
     let files = files.map(|(id, object)| (id, object.attr.version()));
@@ -171,7 +169,7 @@ fn is_truncated(failed: &[FailedCall]) -> bool {
     failed.iter().any(|call| call.error == CallError::Failed(BackendError::Truncated))
 }
 
-/// What was found, contents apart.
+/// The findings, except about contents.
 fn attribute_findings(
     shared: &RunShared,
     path: &Path,
@@ -240,8 +238,8 @@ fn add_not_compared(
     found.not_compared.push(NotCompared { path: path.to_owned(), replicas, why: why.to_owned() });
 }
 
-/// Records the calls about an object that failed. Of a replica that does not answer
-/// at all each object would say the same: those are counted.
+/// Records failed calls about an object. For a replica that does not answer at all, the objects are
+/// only counted, because the message would be the same for each.
 pub(super) fn add_call_errors(
     calls: &ReplicaCalls,
     path: &Path,

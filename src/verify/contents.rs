@@ -1,13 +1,12 @@
-//! The contents of one file, block by block.
+//! Compares the contents of one file, block by block.
 //!
-//! Each replica reads and hashes its own blocks; what is brought together are
-//! hashes. Only where those differ is the block read again, by all, and its bytes
-//! are compared. So memory is what the replicas' threads read into, however large
-//! the file.
+//! Each replica reads and hashes its own blocks, and only the hashes are compared. If they differ,
+//! all replicas read the block again and its bytes are compared. So the memory needed is that of
+//! the replicas' read buffers, whatever the file's size.
 //!
-//! A replica takes part only while it shows the version that its attributes had
-//! before; it is asked again at the end, by a new open where something differed
-//! (of an open file an NFS mount may show what it has in its cache).
+//! A replica takes part only while it shows the version that its attributes had before. It is
+//! checked again at the end, with a new open if something differed: for an open file, an NFS mount
+//! may show cached attributes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,42 +20,41 @@ use super::sample::{COMPARE_BLOCK_SIZE, Coverage, FileBlocks};
 use crate::backend::{Backend, BackendError, BackendFile, Lane, Result as BackendResult};
 use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaSet};
 
-/// How contents are compared.
+/// How to compare contents.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ContentOptions {
     pub(super) coverage: Coverage,
     pub(super) seed: u64,
-    /// Blocks of one file under way at a time.
+    /// The most blocks of one file in flight.
     pub(super) max_blocks_in_flight: usize,
 }
 
 /// How far a file has been compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct FileProgress {
-    /// Stands for the versions that the replicas showed.
+    /// Identifies the versions that the replicas showed.
     pub(super) fingerprint: String,
-    /// The first block that has not been.
+    /// The first block that is not yet compared.
     pub(super) next_block: u64,
-    /// What differs before it.
+    /// The differences before that block.
     pub(super) content: ContentDifference,
-    /// Bytes of the file compared.
+    /// Bytes of the file that were compared.
     pub(super) bytes: u64,
-    /// Bytes read, of all replicas.
+    /// Bytes read from all replicas.
     pub(super) bytes_read: u64,
-    /// Blocks that differed when they were read first, and not when they were
-    /// read again.
+    /// Blocks that differed when they were first read, but not when they were read again.
     pub(super) unsteady: u64,
 }
 
-/// What came of it.
+/// The result of comparing a file.
 pub(super) enum ContentOutcome {
-    /// All that was to be compared was, but on replicas that failed.
+    /// Everything was compared, except on replicas that failed.
     Done { progress: FileProgress, failed: Vec<FailedCall> },
-    /// Some replica showed another version than at first.
+    /// Some replica showed another version than at the start.
     Changed,
 }
 
-/// A file on those replicas that are compared, with the version that each showed.
+/// A file on the compared replicas, with the version that each showed.
 pub(super) struct ComparedFile<'a> {
     pub(super) path: &'a Path,
     pub(super) size: u64,
@@ -69,7 +67,7 @@ struct OpenCopy {
     expected_version: FileVersion,
 }
 
-/// The hashes of one block, on their way.
+/// The pending hashes of one block.
 struct PendingBlock {
     block: u64,
     range: ByteRange,
@@ -81,7 +79,7 @@ impl ComparedFile<'_> {
         blake3::hash(format!("{:?}", self.versions).as_bytes()).to_hex()[..16].to_owned()
     }
 
-    /// Compares it, from where `earlier` ended if that was of the same versions. Calls
+    /// Compares the file. Resumes after `earlier` if that was about the same versions. Calls
     /// `report` after each block.
     pub(super) fn compare(
         &self,
@@ -112,7 +110,7 @@ impl ComparedFile<'_> {
             comparison.finish_block(pending)?;
             report(&comparison.progress);
         }
-        // A call counts as late only where its answer is waited for.
+        // A call counts as late only if its answer is waited for.
         for (_, pending) in window.into_iter().flat_map(|block| block.hashes) {
             let _ = calls.wait_for(pending, None);
         }
@@ -124,18 +122,18 @@ impl ComparedFile<'_> {
     }
 }
 
-/// A file that is being compared.
+/// A file whose contents are being compared.
 struct ContentComparison<'a> {
     path: &'a Path,
     calls: &'a ReplicaCalls,
-    /// The copies that take part still.
+    /// The copies that still take part.
     open: Vec<OpenCopy>,
     failed: Vec<FailedCall>,
     progress: FileProgress,
 }
 
 impl<'a> ContentComparison<'a> {
-    /// Opens the file everywhere; `None` where some replica shows another version now.
+    /// Opens the file on all its replicas; `None` if some replica now shows another version.
     fn open(
         file: &ComparedFile<'a>,
         calls: &'a ReplicaCalls,
@@ -169,7 +167,7 @@ impl<'a> ContentComparison<'a> {
         self.open.iter().fold(ReplicaSet::EMPTY, |set, copy| set.with(copy.id))
     }
 
-    /// Leaves out a copy that cannot be read, if it takes part still.
+    /// Excludes a copy that cannot be read, if it still takes part.
     fn leave_out(&mut self, replica: ReplicaId, error: CallError) {
         if self.open.iter().any(|copy| copy.id == replica) {
             self.open.retain(|copy| copy.id != replica);
@@ -177,14 +175,14 @@ impl<'a> ContentComparison<'a> {
         }
     }
 
-    /// Has all copies of a block hashed.
+    /// Starts to hash all copies of a block.
     fn start_block(&self, block: u64, range: ByteRange) -> Result<PendingBlock, CallError> {
         self.calls.wait_for_rate(self.replicas(), range.len())?;
         let start = |copy: &OpenCopy| (copy.id, start_hash(self.calls, copy, range));
         Ok(PendingBlock { block, range, hashes: self.open.iter().map(start).collect() })
     }
 
-    /// Waits for a block's hashes; where they differ, compares the bytes.
+    /// Waits for a block's hashes; compares the bytes if the hashes differ.
     fn finish_block(&mut self, pending: PendingBlock) -> Result<(), CallError> {
         let PendingBlock { block, range, hashes } = pending;
         let mut answers = Vec::new();
@@ -192,7 +190,7 @@ impl<'a> ContentComparison<'a> {
             match self.calls.wait_for(pending, None) {
                 Ok(hash) => {
                     self.progress.bytes_read += range.len();
-                    // A copy that has failed since takes no part any more.
+                    // Ignore a copy that has failed in the meantime.
                     if self.open.iter().any(|copy| copy.id == id) {
                         answers.push((id, hash));
                     }
@@ -209,7 +207,7 @@ impl<'a> ContentComparison<'a> {
         Ok(())
     }
 
-    /// Reads a block again to see which of its bytes differ.
+    /// Reads a block again to find which bytes differ.
     fn find_differing_ranges(&mut self, range: ByteRange) -> Result<(), CallError> {
         let start = |copy: &OpenCopy| {
             let file = Arc::clone(&copy.file);
@@ -242,8 +240,8 @@ impl<'a> ContentComparison<'a> {
         Ok(())
     }
 
-    /// Whether some replica shows another version now. Where something differed the file is
-    /// opened once more.
+    /// Whether some replica now shows another version. If something differed, opens the file again
+    /// to check.
     fn has_changed(&mut self) -> Result<bool, CallError> {
         let reopens = !self.progress.content.is_empty() || self.progress.unsteady > 0;
         let start = |copy: &OpenCopy| {
@@ -269,7 +267,7 @@ impl<'a> ContentComparison<'a> {
     }
 }
 
-/// Whether the file was removed since, or replaced by something else.
+/// Whether the file was removed or replaced.
 fn is_gone(error: CallError) -> bool {
     use rustix::io::Errno;
     matches!(error, CallError::Failed(BackendError::Os(Errno::NOENT | Errno::STALE)))
@@ -284,15 +282,15 @@ fn start_hash(
     calls.start_call(copy.id, Lane::Read, move |_| with_range_bytes(&*file, range, blake3::hash))
 }
 
-/// What O_DIRECT wants memory to begin with a multiple of.
+/// The alignment of O_DIRECT buffers, bytes.
 const DIRECT_IO_ALIGN: usize = 4096;
 
 thread_local! {
-    /// What a replica's thread reads into.
+    /// The read buffer of a replica's thread.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What `f` makes of the bytes of `range`, at most a block.
+/// Calls `f` with the bytes of `range`, which is at most one block.
 fn with_range_bytes<T>(
     file: &dyn BackendFile,
     range: ByteRange,

@@ -1,18 +1,17 @@
-//! Which bytes of a block differ, and which replicas agree about them. Pure.
+//! Finds which bytes of a block differ, and which replicas agree about them. Pure.
 
 use std::ops::Range;
 
 use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
 
-/// Equal bytes between two differing ones that do not separate them. In bytes
-/// that have nothing to do with each other every 256th is equal by chance, and
-/// sixteen in a row never.
+/// Equal bytes between differing ones join them into one range if there are fewer than this. In
+/// unrelated data, one byte in 256 is equal by chance, but practically never sixteen in a row.
 const MERGE_DISTANCE: usize = 16;
 
-/// What [`differing_runs`] compares at a time before it looks at single bytes.
+/// The number of bytes that [`differing_runs`] compares at once, before it compares single bytes.
 const COMPARE_STRIDE: usize = 4096;
 
-/// A range of bytes, and the groups of replicas with the same ones there, in the order of
+/// A range of bytes, and the groups of replicas that agree there, in the order of
 /// [`group_by_value`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DifferingRegion {
@@ -26,8 +25,8 @@ pub(super) struct ValueGroup<T> {
     pub(super) value: T,
 }
 
-/// Puts the replicas with like values together: the largest group first, of
-/// several the one with the first replica in the configuration.
+/// Groups the replicas by value. The largest group comes first; of equal ones, the group whose
+/// first replica comes first in the configuration.
 pub(super) fn group_by_value<T>(
     values: impl IntoIterator<Item = (ReplicaId, T)>,
     alike: impl Fn(&T, &T) -> bool,
@@ -43,8 +42,8 @@ pub(super) fn group_by_value<T>(
     groups
 }
 
-/// The ranges in which the copies of a block that begins at `start` differ, in
-/// order. All copies are of one length.
+/// The ranges in which the copies of a block at offset `start` differ, in order. All copies have
+/// the same length.
 pub(super) fn differing_regions(
     start: u64,
     copies: &[(ReplicaId, Vec<u8>)],
@@ -68,7 +67,7 @@ pub(super) fn differing_regions(
     regions
 }
 
-/// Adds a region behind the others; to the last one, where it goes on.
+/// Appends a region; extends the last one if that continues with the same groups.
 pub(super) fn push_or_extend(regions: &mut Vec<DifferingRegion>, next: DifferingRegion) {
     match regions.last_mut() {
         Some(last) if last.range.end == next.range.start && last.groups == next.groups => {
@@ -78,7 +77,8 @@ pub(super) fn push_or_extend(regions: &mut Vec<DifferingRegion>, next: Differing
     }
 }
 
-/// Where two slices of one length differ: ranges that are [`MERGE_DISTANCE`] or more apart.
+/// The ranges in which two slices of the same length differ. Ranges are at least [`MERGE_DISTANCE`]
+/// apart.
 fn differing_runs(one: &[u8], other: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for at in (0..one.len()).step_by(COMPARE_STRIDE) {

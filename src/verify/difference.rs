@@ -1,4 +1,4 @@
-//! What is found: differences, and what could not be compared.
+//! The findings: differences, and objects that could not be compared.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::volume::path_serde;
 
-/// In what two replicas' objects differ.
+/// The aspect in which two replicas' objects differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DifferenceKind {
-    /// One has it, the other has not.
+    /// One replica has the object, another does not.
     Missing,
-    /// A file here, a directory there.
+    /// The file type: a file on one replica, a directory on another.
     Type,
-    /// Size of a regular file.
+    /// The size of a regular file.
     Size,
-    /// Modification time of a regular file.
+    /// The modification time of a regular file.
     Mtime,
-    /// Change time of a regular file, in a `shared` volume.
+    /// The change time of a regular file, in a `shared` volume.
     Ctime,
-    /// Inode number, in a `shared` volume.
+    /// The inode number, in a `shared` volume.
     Inode,
     /// A symbolic link's target.
     Target,
-    /// A device node's number.
+    /// The number of a device node.
     Device,
     /// Permission bits.
     Mode,
@@ -35,7 +35,7 @@ pub enum DifferenceKind {
     Owner,
     /// Extended attributes `user.*`.
     Xattr,
-    /// Bytes of a regular file.
+    /// The contents of a regular file.
     Content,
 }
 
@@ -61,8 +61,7 @@ impl fmt::Display for DifferenceKind {
     }
 }
 
-/// The kinds that may be left out of a comparison: copies may well differ in them
-/// and hold the same data.
+/// The kinds that a comparison may ignore: copies with the same data may differ in them.
 pub const IGNORABLE: [DifferenceKind; 5] = [
     DifferenceKind::Mtime,
     DifferenceKind::Ctime,
@@ -71,7 +70,7 @@ pub const IGNORABLE: [DifferenceKind; 5] = [
     DifferenceKind::Owner,
 ];
 
-/// Not one of [`IGNORABLE`].
+/// The kind is not one of [`IGNORABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what can be ignored is one of mtime, ctime, inode, mode, owner")]
 pub struct NotIgnorable;
@@ -88,56 +87,55 @@ impl FromStr for DifferenceKind {
 /// One object in which replicas differ, in one way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Where it is, relative to the volume's root.
+    /// The path, relative to the volume's root.
     #[serde(with = "path_serde")]
     pub path: PathBuf,
-    /// In what they differ.
+    /// The aspect in which they differ.
     pub kind: DifferenceKind,
-    /// Who has what: the most first, of as many the first in the configuration.
-    /// Empty for contents, whose ranges say it each for itself.
+    /// The groups of replicas that agree: the largest first; of equal ones, the first in the
+    /// configuration. Empty for contents, where each range has its own groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ReplicaGroup>,
-    /// For contents: which bytes.
+    /// For contents, the bytes that differ.
     #[serde(flatten, skip_serializing_if = "ContentDifference::is_empty", default)]
     pub content: ContentDifference,
 }
 
-/// Replicas that have the same.
+/// Replicas that agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaGroup {
     /// Their names.
     pub replicas: Vec<String>,
-    /// What they have, for people.
+    /// Their common value, for people.
     pub value: String,
 }
 
-/// Where a file's contents differ, of what was compared.
+/// The differences in the compared part of a file's contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentDifference {
-    /// The ranges, in order; those less than 16 bytes apart are one.
+    /// The ranges, in order. Ranges less than 16 bytes apart are merged.
     #[serde(default)]
     pub ranges: Vec<DifferingRange>,
-    /// Ranges that are not listed.
+    /// The number of ranges that are not listed.
     #[serde(default)]
     pub more_ranges: u64,
-    /// Bytes in all ranges.
+    /// The number of bytes in all ranges.
     #[serde(default)]
     pub differing_bytes: u64,
 }
 
-/// A range of bytes, and who agrees about it.
+/// A range of bytes, and which replicas agree about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DifferingRange {
     /// First byte.
     pub start: u64,
-    /// One past the last.
+    /// One past the last byte.
     pub end: u64,
-    /// Names of those who have the same bytes: the most first.
+    /// The names of the replicas with the same bytes; the largest group first.
     pub groups: Vec<Vec<String>>,
 }
 
-/// Ranges of one file that are listed. A file that has nothing to do with its
-/// copy is told by fewer.
+/// The most ranges of one file that are listed. Fewer show that a file is unrelated to its copy.
 const MAX_LISTED_RANGES: usize = 1000;
 
 impl ContentDifference {
@@ -146,7 +144,7 @@ impl ContentDifference {
         self.differing_bytes == 0
     }
 
-    /// Adds a range behind the others, or to the last one where it goes on.
+    /// Appends a range; extends the last one if that continues with the same groups.
     pub(super) fn add_range(&mut self, next: DifferingRange) {
         self.differing_bytes += next.end - next.start;
         let is_full = self.ranges.len() >= MAX_LISTED_RANGES;
@@ -164,20 +162,20 @@ impl ContentDifference {
     }
 }
 
-/// Something that could not be compared, or not on every replica.
+/// An object that could not be compared on all replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotCompared {
-    /// Where it is, relative to the volume's root.
+    /// The path, relative to the volume's root.
     #[serde(with = "path_serde")]
     pub path: PathBuf,
     /// The replicas' names.
     pub replicas: Vec<String>,
-    /// Why, on one line.
+    /// The reason, on one line.
     pub why: String,
 }
 
-/// A path for people, on one line and unambiguous: control characters, backslashes
-/// and bytes that are not UTF-8 are escaped as in C.
+/// Formats a path for people, on one line and unambiguously: control characters, backslashes and
+/// bytes that are not UTF-8 are escaped as in C.
 pub struct EscapedPath<'a>(pub &'a Path);
 
 impl fmt::Display for EscapedPath<'_> {
@@ -202,7 +200,7 @@ impl fmt::Display for EscapedPath<'_> {
     }
 }
 
-/// "r1 = r2, r3 differs": the majority first, where there is one.
+/// Writes "r1 = r2, r3 differs": the majority first, if there is one.
 fn write_groups(f: &mut fmt::Formatter<'_>, groups: &[Vec<String>]) -> fmt::Result {
     let all: usize = groups.iter().map(Vec::len).sum();
     let has_majority = groups.first().is_some_and(|first| first.len() * 2 > all);
@@ -217,7 +215,7 @@ fn write_groups(f: &mut fmt::Formatter<'_>, groups: &[Vec<String>]) -> fmt::Resu
 }
 
 impl fmt::Display for Difference {
-    /// One line, or for contents one for each range; without the last line's end.
+    /// Writes one line, or one for each range of contents; the last line has no end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = EscapedPath(&self.path);
         match self.kind {

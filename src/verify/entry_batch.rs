@@ -10,7 +10,7 @@ use crate::volume::ReplicaSet;
 /// Some entries of a directory.
 pub(super) struct EntryBatch {
     pub(super) dir: Arc<Path>,
-    /// The replicas that are compared there.
+    /// The replicas on which the directory is compared.
     pub(super) compared_on: ReplicaSet,
     pub(super) entries: Vec<BatchEntry>,
 }
@@ -19,6 +19,6 @@ pub(super) struct EntryBatch {
 pub(super) struct BatchEntry {
     pub(super) number: ObjectNumber,
     pub(super) name: OsString,
-    /// The replicas whose listings have it.
+    /// The replicas that list it.
     pub(super) listed_on: ReplicaSet,
 }

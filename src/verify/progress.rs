@@ -15,12 +15,12 @@ use super::checkpoint::{Checkpoint, OutOfOrder, RunId, Totals, VerifyFindings, W
 use super::contents::FileProgress;
 use super::difference::{Difference, NotCompared};
 
-/// Objects under way at most. One large file among small ones holds the position
-/// back; so many the others may be ahead of it, while it has all the threads.
+/// The most objects in progress. One large file among small ones holds the position back. This many
+/// others may finish before it, while the large file gets all the threads.
 const MAX_IN_FLIGHT: usize = 1024;
 
-/// Differences that are listed, and objects that could not be compared, at most;
-/// the rest is counted.
+/// The most differences, and the most objects not compared, that are listed; further ones are only
+/// counted.
 const MAX_LISTED: usize = 10_000;
 
 /// An object's number in the order of the walk.
@@ -38,25 +38,24 @@ struct ProgressState {
     position: Option<WalkPosition>,
     findings: VerifyFindings,
     in_flight: BTreeMap<ObjectNumber, InFlightObject>,
-    /// From an earlier run, by path.
+    /// The objects that an earlier run had compared out of order, by path.
     resumed: HashMap<PathBuf, OutOfOrder>,
 }
 
 struct InFlightObject {
     position: WalkPosition,
-    /// `None` for what is about a directory's listing: that is listed again when the
-    /// run is gone on with.
+    /// `None` for a directory's listing, which a resumed run lists again.
     path: Option<PathBuf>,
     findings: Option<VerifyFindings>,
     file_progress: Option<FileProgress>,
 }
 
-/// What an earlier run knows of an object.
+/// What an earlier run did with an object.
 pub(super) enum ResumePoint {
     NotStarted,
-    /// It has compared it so far.
+    /// It compared the object in part.
     Partial(FileProgress),
-    /// It has compared it; that is in the ledger now.
+    /// It compared the object; the findings are now in this run's progress.
     Complete,
 }
 
@@ -78,8 +77,8 @@ impl RunProgress {
         Self { run_id: identity, state: Mutex::new(inner), room_available: Condvar::new() }
     }
 
-    /// Takes an object up. `None` where so many are under way that it has to wait;
-    /// returns then after a moment, or when there are fewer.
+    /// Starts an object. If too many are in progress, waits until there are fewer, at most 50 ms,
+    /// and returns `None`.
     pub(super) fn try_start_object(
         &self,
         position: &WalkPosition,
@@ -102,7 +101,7 @@ impl RunProgress {
         Some(number)
     }
 
-    /// What an earlier run knows of an object that has been taken up.
+    /// What an earlier run did with an object that was just started.
     pub(super) fn resume_point(&self, number: ObjectNumber) -> ResumePoint {
         let known = {
             let mut inner = self.state.lock();
@@ -124,14 +123,14 @@ impl RunProgress {
         }
     }
 
-    /// How far a file has been compared.
+    /// Records how far a file has been compared.
     pub(super) fn set_file_progress(&self, number: ObjectNumber, progress: &FileProgress) {
         if let Some(entry) = self.state.lock().in_flight.get_mut(&number) {
             entry.file_progress = Some(progress.clone());
         }
     }
 
-    /// An object has been compared.
+    /// Records that an object was compared, and advances the position.
     pub(super) fn finish_object(&self, number: ObjectNumber, found: VerifyFindings) {
         let mut inner = self.state.lock();
         if let Some(entry) = inner.in_flight.get_mut(&number) {
@@ -150,29 +149,29 @@ impl RunProgress {
         self.room_available.notify_all();
     }
 
-    /// Whether nothing is under way.
+    /// Whether no object is in progress.
     pub(super) fn is_idle(&self) -> bool {
         self.state.lock().in_flight.is_empty()
     }
 
-    /// Differences listed so far from the `from`th on, in the order of the walk.
+    /// The differences listed so far, from number `from` on, in the order of the walk.
     pub(super) fn differences(&self, from: usize) -> Vec<Difference> {
         let inner = self.state.lock();
         inner.findings.differences.get(from..).unwrap_or_default().to_vec()
     }
 
-    /// The same of what could not be compared.
+    /// The objects not compared that are listed so far, from number `from` on.
     pub(super) fn not_compared(&self, from: usize) -> Vec<NotCompared> {
         let inner = self.state.lock();
         inner.findings.not_compared.get(from..).unwrap_or_default().to_vec()
     }
 
-    /// Objects that each replica was not asked about.
+    /// For each replica, the number of objects about which it was not asked.
     pub(super) fn absent_counts(&self) -> Vec<u64> {
         self.state.lock().findings.absent.clone()
     }
 
-    /// How much has been compared, what is under way or was so earlier included.
+    /// How much has been compared, including objects in progress and those of an earlier run.
     pub(super) fn totals(&self) -> Totals {
         let inner = self.state.lock();
         let mut totals = inner.findings.totals;
@@ -185,8 +184,8 @@ impl RunProgress {
         totals
     }
 
-    /// Counts what is done in among what was found, as if nothing were missing
-    /// before it: the run ends here.
+    /// Adds the findings about all objects in progress, as if no object before them were missing.
+    /// For the end of a run.
     pub(super) fn merge_out_of_order(&self) {
         let mut inner = self.state.lock();
         for entry in std::mem::take(&mut inner.in_flight).into_values() {
@@ -199,7 +198,7 @@ impl RunProgress {
         }
     }
 
-    /// All that is needed to go on with.
+    /// The state that a later run needs to resume.
     pub(super) fn checkpoint(&self) -> Checkpoint {
         let inner = self.state.lock();
         let in_flight = inner.in_flight.values().filter_map(|entry| {

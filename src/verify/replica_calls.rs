@@ -1,10 +1,9 @@
-//! Calls on the replicas that are compared, each with its deadline.
+//! Calls on the compared replicas, each with a deadline.
 //!
-//! Every replica has its own pool of threads, as in the daemon. No worker waits
-//! for a call longer than its deadline, counted from when a thread begins with
-//! it. A call that is late is left behind. While two calls of a replica are, it
-//! is *absent*: it is asked nothing more until one of them returns, so that a
-//! hung replica costs a deadline or two and not one for each file.
+//! Every replica has its own pool of threads, as in the daemon. No worker waits for a call longer
+//! than its deadline, counted from when a thread starts it. A late call is abandoned. While two
+//! calls on a replica are abandoned, the replica is *absent*: it is not asked until one of them
+//! returns. So a hung replica costs one or two deadlines, not one for each file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,24 +15,23 @@ use super::throttle::RateThrottle;
 use crate::backend::{Backend, BackendError, Lane, PoolLimits, Replica, Result as BackendResult};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
-/// Calls left behind that make a replica absent. With one, a single bad file
-/// would.
+/// The number of abandoned calls that makes a replica absent. With 1, a single bad file would
+/// suffice.
 const LATE_CALLS_TO_ABSENT: usize = 2;
 
-/// How long a wait goes on before it looks whether the run was stopped, or the
-/// replica has become absent.
+/// How often a wait checks whether the run was stopped or the replica became absent.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why there is no answer.
+/// Why a call gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CallError {
     /// The replica answered with an error.
     #[error("{0}")]
     Failed(BackendError),
-    /// It did not answer in time.
+    /// The replica did not answer in time.
     #[error("no answer in time")]
     Late,
-    /// It was not asked: earlier calls have not come back.
+    /// The replica was not asked, because earlier calls have not returned.
     #[error("the replica does not answer")]
     Absent,
     /// The run was stopped.
@@ -41,14 +39,14 @@ pub(super) enum CallError {
     Stopped,
 }
 
-/// A call on a replica that brought no answer.
+/// A call that gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FailedCall {
     pub(super) replica: ReplicaId,
     pub(super) error: CallError,
 }
 
-/// Why a replica is left out of the comparison.
+/// Why a replica is excluded from the comparison.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExclusionReason {
     /// The survey of the volume found an error.
@@ -59,27 +57,27 @@ pub enum ExclusionReason {
     NotOpened {
         /// Its name in the configuration.
         replica: String,
-        /// What opening it failed with.
+        /// The error of opening it.
         reason: String,
     },
 }
 
-/// A replica that is left out of the comparison.
+/// A replica that is excluded from the comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExcludedReplica {
     /// Its name in the configuration.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub reason: ExclusionReason,
 }
 
-/// One replica to be compared.
+/// A replica to compare.
 pub struct ComparedReplica {
     /// Its name in the configuration.
     pub name: String,
-    /// Its tree, or why it is left out.
+    /// Its backend, or why it is excluded.
     pub backend: Result<Arc<dyn Backend>, ExclusionReason>,
-    /// Most bytes a second to ask of it.
+    /// The most bytes per second to read from it.
     pub max_rate: Option<u64>,
 }
 
@@ -94,13 +92,14 @@ pub(super) struct ReplicaCalls {
 struct ReplicaEntry {
     name: String,
     replica: Result<Replica, ExclusionReason>,
-    /// Calls left behind that have not come back.
+    /// Abandoned calls that have not returned.
     late_calls: Arc<AtomicUsize>,
     throttle: Option<Mutex<RateThrottle>>,
 }
 
 impl ReplicaCalls {
-    /// `jobs` reads of each replica at a time; `rate` bytes a second of all.
+    /// `jobs` is the number of reads of each replica at a time; `rate` limits the bytes per second
+    /// of all together.
     pub(super) fn new(
         members: Vec<ComparedReplica>,
         jobs: usize,
@@ -109,7 +108,7 @@ impl ReplicaCalls {
     ) -> Self {
         let now = Instant::now();
         let throttle = |rate: u64| Mutex::new(RateThrottle::new(rate, now));
-        // What all workers have under way at most, and much of it to spare.
+        // Enough for the calls that all workers can have in flight, with a large margin.
         let limits = PoolLimits {
             threads: jobs.max(2) + 2,
             queue: jobs * (jobs + 16) + 64,
@@ -138,7 +137,7 @@ impl ReplicaCalls {
         reachable.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
     }
 
-    /// The replicas that are left out.
+    /// The excluded replicas.
     pub(super) fn excluded(&self) -> Vec<ExcludedReplica> {
         let excluded = self.replicas.iter().filter_map(|(_, entry)| {
             let reason = entry.replica.as_ref().err()?.clone();
@@ -160,7 +159,7 @@ impl ReplicaCalls {
         set.iter().map(|id| self.name(id).to_owned()).collect()
     }
 
-    /// Ends all waiting.
+    /// Ends all waits.
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
@@ -169,7 +168,7 @@ impl ReplicaCalls {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// Has replica `id` carry out `job`.
+    /// Starts `job` on replica `id`.
     pub(super) fn start_call<T: Send + 'static>(
         &self,
         id: ReplicaId,
@@ -209,7 +208,7 @@ impl ReplicaCalls {
         pending
     }
 
-    /// The answer to a call; `None` for the usual deadline.
+    /// Waits for a call's answer. A deadline of `None` means the usual one.
     pub(super) fn wait_for<T>(
         &self,
         pending: PendingCall<T>,
@@ -232,7 +231,7 @@ impl ReplicaCalls {
                     return Err(CallError::Absent);
                 }
                 CallStage::Queued => STOP_CHECK_INTERVAL,
-                // Only by this function, which takes the call.
+                // Only this function abandons a call, and it consumes the call.
                 CallStage::Abandoned { .. } => return Err(CallError::Absent),
             };
             if left.is_zero() {
@@ -248,7 +247,7 @@ impl ReplicaCalls {
         }
     }
 
-    /// The answers of `replicas` to the same question.
+    /// Waits for the answers of all `replicas` to the same call.
     pub(super) fn call_all<T: Send + 'static, J>(
         &self,
         replicas: ReplicaSet,
@@ -265,7 +264,7 @@ impl ReplicaCalls {
         asked.into_iter().map(answer).collect()
     }
 
-    /// Waits until `bytes` may be read from each of `replicas`.
+    /// Waits until the rate limits allow reading `bytes` from each of `replicas`.
     pub(super) fn wait_for_rate(&self, replicas: ReplicaSet, bytes: u64) -> Result<(), CallError> {
         let now = Instant::now();
         let own = replicas.iter().filter_map(|id| {
@@ -298,7 +297,7 @@ pub(super) struct ReplicaAnswer<T> {
     pub(super) result: Result<T, CallError>,
 }
 
-/// A call that a replica has been asked to carry out.
+/// A call that was sent to a replica.
 pub(super) struct PendingCall<T> {
     call: Arc<SharedCall<T>>,
     late_calls: Arc<AtomicUsize>,

@@ -1,8 +1,8 @@
-//! Which blocks of a file are compared. Pure.
+//! Chooses the blocks of a file that are compared. Pure.
 //!
-//! Chosen by a hash of the seed, the path and the block's number, so the same
-//! seed chooses the same blocks in whatever order files come, also after an
-//! interruption. Another seed looks at others.
+//! A hash of the seed, the path and the block's number decides. So the same seed chooses the same
+//! blocks, whatever the order of the files, and after an interruption too. Another seed chooses
+//! other blocks.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,9 +16,9 @@ pub const COMPARE_BLOCK_SIZE: u64 = 1 << 20;
 /// How much of a file is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Coverage {
-    /// All of it.
+    /// The whole file.
     Full,
-    /// This share of its blocks, and the first and the last one in any case.
+    /// This share of its blocks, and always the first and the last block.
     Sample(Share),
 }
 
@@ -35,7 +35,7 @@ impl std::fmt::Display for Coverage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileBlocks {
     size: u64,
-    /// A block is chosen whose hash is below it; `None`: all are.
+    /// A block is chosen if its hash is below this; `None` chooses all.
     hash_threshold: Option<u64>,
     key: u64,
 }
@@ -54,12 +54,12 @@ impl FileBlocks {
         Self { size, hash_threshold: below, key: u64::from_le_bytes([a, b, c, d, e, f, g, h]) }
     }
 
-    /// How many there are.
+    /// The number of blocks.
     pub(super) fn count(&self) -> u64 {
         self.size.div_ceil(COMPARE_BLOCK_SIZE)
     }
 
-    /// The chosen ones from number `first` on.
+    /// The chosen blocks, from number `first` on.
     pub(super) fn chosen_blocks(self, first: u64) -> impl Iterator<Item = u64> {
         (first..self.count()).filter(move |block| self.is_chosen(*block))
     }
@@ -69,7 +69,7 @@ impl FileBlocks {
         block == 0 || block + 1 == self.count() || splitmix64(self.key ^ splitmix64(block)) < below
     }
 
-    /// The bytes of block `block`.
+    /// The range of block `block`.
     pub(super) fn block_range(&self, block: u64) -> ByteRange {
         let start = block * COMPARE_BLOCK_SIZE;
         ByteRange::new(start, (start + COMPARE_BLOCK_SIZE).min(self.size))

@@ -18,7 +18,7 @@ struct Copies {
     scripts: Vec<Arc<FaultScript>>,
 }
 
-/// What a run has found.
+/// The result of a run.
 #[derive(Debug, PartialEq)]
 struct RunResult {
     differences: Vec<String>,
@@ -37,7 +37,7 @@ impl Copies {
         self.trees[i].path().join(path)
     }
 
-    /// The same bytes, and the same time, on every copy.
+    /// Writes the same bytes with the same time to every copy.
     fn write(&self, path: &str, bytes: &[u8]) {
         for i in 0..3 {
             self.write_to(i, path, bytes);
@@ -110,13 +110,13 @@ fn a_replica_that_hangs_is_left_behind_and_never_said_to_differ() {
         copies.write(&format!("d{}/f{i}", i % 7), b"the same");
     }
     copies.write_to(1, "d3/f3", b"the lame");
-    // After the tree's root has been looked at.
+    // After the tree's root was examined.
     let hang = FaultRule { after: 12, ..FaultRule::always(FaultOp::Any, Fault::Hang) };
     copies.scripts[2].add(hang);
     let options = VerifyOptions { deadline: Duration::from_secs(2), ..options() };
     let began = Instant::now();
     let result = copies.run(&VerifyOptions { list_deadline: options.deadline, ..options });
-    // A deadline or two for each of the threads, and not one for each file: that is 2 min.
+    // A run costs one or two deadlines for each thread. One for each file would take 2 minutes.
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     assert_eq!(result.differences.len(), 1, "{:?}", result.differences);
     assert!(result.differences[0].starts_with("d3/f3: bytes 4..5 differ: "), "{result:?}");
@@ -145,7 +145,8 @@ fn a_replica_that_fails_is_not_compared_and_the_others_are() {
 fn a_listing_that_fails_makes_nothing_missing() {
     let copies = Copies::new();
     copies.write("d/f", b"x");
-    // The root's attributes and its listing, those of `d`; then the listing of `d`.
+    // The calls before are the root's attributes and listing, and the attributes of `d`; the
+    // listing of `d` fails.
     let script = Arc::clone(&copies.scripts[1]);
     script.add(FaultRule {
         after: 5,
@@ -172,7 +173,7 @@ fn a_file_that_changes_all_the_time_is_given_up_and_is_no_difference() {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
-                // The same second: the copies agree in size and time.
+                // Within the same second, so the copies agree in size and time.
                 let time = UNIX_TIME + Duration::from_nanos(i % 2);
                 std::os::unix::fs::FileExt::write_at(&file, b"x", i % 4096).unwrap();
                 file.set_modified(time).unwrap();
@@ -207,7 +208,7 @@ fn a_file_that_changes_once_is_compared_again() {
     assert_eq!(result.totals.files, 1);
 }
 
-/// A tree with differences of most kinds, of directories in directories.
+/// A tree with nested directories and differences of most kinds.
 fn varied_tree(seed: u64) -> Copies {
     let mut drawn = 0u64;
     let mut below = move |bound: u32| {
@@ -255,7 +256,7 @@ fn a_run_that_is_stopped_again_and_again_finds_what_one_finds_that_is_not() {
             if is_over {
                 break result(&run);
             }
-            // As it goes through a file.
+            // A round trip through JSON, as through a file.
             let text = serde_json::to_string(&run.checkpoint()).unwrap();
             state = Some(serde_json::from_str(&text).unwrap());
             stops += 1;
@@ -295,10 +296,10 @@ fn a_large_file_is_gone_on_with_in_the_middle() {
     assert!(run.wait(Duration::from_secs(60)));
     let totals = run.totals();
     assert_eq!((totals.bytes, totals.files), (20 << 20, 1));
-    // The first block was read twice to be narrowed down, and nothing else was.
+    // Only the first block was read twice, to find the differing bytes.
     assert_eq!(totals.bytes_read, 3 * (21 << 20));
     assert_eq!(run.differences(0)[0].to_string(), "large: bytes 5..6 differ: r1 = r2, r3 differs");
-    // Another version is compared from its beginning.
+    // Another version of the file is compared from the beginning.
     copies.write("large", &vec![5; 20 << 20]);
     let run = copies.start(&options, Some(state));
     assert!(run.wait(Duration::from_secs(60)));

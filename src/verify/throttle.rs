@@ -1,11 +1,11 @@
-//! How long to wait before the next read, for a rate to be kept. Pure.
+//! Computes how long to wait before the next read, to keep a rate. Pure.
 //!
-//! Waiting is done before a read is sent, and not while it runs
-//! (`backend::RateLimited` does that): its deadline is about the replica.
+//! The wait is before a read is sent, not while it runs (as in `backend::RateLimited`): the
+//! deadline of a read must measure only the replica.
 
 use std::time::{Duration, Instant};
 
-/// One rate, and when it allows the next read.
+/// A rate limit, and the time at which it allows the next read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateThrottle {
     bytes_per_second: u64,
@@ -13,12 +13,12 @@ pub(super) struct RateThrottle {
 }
 
 impl RateThrottle {
-    /// At most so many bytes a second; at least 1.
+    /// At most this many bytes per second; 0 counts as 1.
     pub(super) fn new(bytes_per_second: u64, now: Instant) -> Self {
         Self { bytes_per_second: bytes_per_second.max(1), idle_at: now }
     }
 
-    /// Takes room for `bytes`; returns how long to wait before they are read.
+    /// Reserves `bytes`; returns how long to wait before reading them.
     pub(super) fn reserve(&mut self, bytes: u64, now: Instant) -> Duration {
         let begins = self.idle_at.max(now);
         let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);

@@ -1,9 +1,8 @@
-//! The tree, directory by directory.
+//! Walks the tree, directory by directory.
 //!
-//! A directory is listed on all replicas that have it, the listings are merged by
-//! name, and its entries are handed to the workers a few at a time; then come its
-//! subdirectories. In memory are the listings of one directory, and of those above
-//! it the subdirectories that are still to come.
+//! All replicas that have a directory list it, and the listings are merged by name. The entries go
+//! to the workers in small batches; then the walk enters the subdirectories. Memory holds the
+//! listings of one directory and, for each directory above it, the subdirectories still to walk.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -19,29 +18,29 @@ use super::replica_calls::{CallError, FailedCall, PendingCall};
 use crate::backend::{Backend, DirEntry, FileKind, Lane, ObjectRef};
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// Entries that one worker looks at together: one call on each replica. They are a
-/// round trip each on NFS, and the call has a deadline.
+/// The most entries in a batch, which takes one call on each replica. On NFS each entry costs a
+/// round trip, and the call has a deadline.
 const MAX_BATCH_ENTRIES: usize = 32;
 
-/// Directories that are still to come at one depth, the next one last.
+/// The directories still to walk at one depth, the next one last.
 struct DirLevel {
     dir: Arc<Path>,
     pending_dirs: Vec<(OsString, ReplicaSet)>,
 }
 
-/// What is to be done with a directory, seen from where an earlier run has ended.
+/// What to do with a directory, depending on where an earlier run ended.
 enum DirResume {
-    /// It and all below it is new.
+    /// The directory and everything below it is new.
     Whole,
-    /// It has been looked at up to this name.
+    /// Its entries are compared up to this name.
     AfterEntry(PathBuf),
-    /// It has been looked at, and so have its subdirectories before this one.
+    /// Its entries are compared, and so are its subdirectories before this one.
     FromSubdir(OsString),
 }
 
 impl DirResume {
     fn new(dir: &Path, position: Option<&WalkPosition>) -> Self {
-        // An absolute one is that of the path itself.
+        // An absolute position is that of the root itself.
         let Some(position) = position.filter(|position| position.dir.is_relative()) else {
             return Self::Whole;
         };
@@ -68,7 +67,7 @@ impl DirResume {
     }
 }
 
-/// Walks the tree below `root`, which is a directory on `among`.
+/// Walks the tree below `root`, which is a directory on the replicas `among`.
 pub(super) fn walk_tree(
     shared: &RunShared,
     root: &Path,
@@ -90,7 +89,7 @@ pub(super) fn walk_tree(
     Ok(())
 }
 
-/// Hands a directory's entries to the workers; returns its subdirectories.
+/// Sends a directory's entries to the workers; returns its subdirectories.
 fn walk_directory(
     shared: &RunShared,
     dir: Arc<Path>,
@@ -121,14 +120,14 @@ fn walk_directory(
     Ok(level)
 }
 
-/// A directory as the replicas list it.
+/// The replicas' listings of a directory.
 struct DirListings {
     listings: Vec<ReplicaListing>,
     failed: Vec<FailedCall>,
 }
 
 impl DirListings {
-    /// Asks all of `among` at once.
+    /// Lists the directory on all of `among` at once.
     fn read(shared: &RunShared, dir: &Arc<Path>, among: ReplicaSet) -> Result<Self, CallError> {
         let asked: Vec<_> = among.iter().map(|id| (id, start_listing(shared, id, dir))).collect();
         let mut listed = Self { listings: Vec::new(), failed: Vec::new() };
@@ -143,14 +142,14 @@ impl DirListings {
     }
 }
 
-/// Records on which replicas a directory cannot be listed, unless an earlier run has.
+/// Records the replicas that cannot list a directory, unless an earlier run has.
 fn record_directory(
     shared: &RunShared,
     dir: &Path,
     resume: &DirResume,
     failed: Vec<FailedCall>,
 ) -> Result<(), CallError> {
-    // Of a directory above it only what cannot be listed now is new.
+    // For a directory above the position, only new listing failures are recorded.
     let position = match resume {
         DirResume::AfterEntry(_) => return Ok(()),
         DirResume::FromSubdir(_) => shared.resume_position.clone(),
@@ -164,7 +163,7 @@ fn record_directory(
     Ok(())
 }
 
-/// Collects a directory's entries, and hands them to the workers.
+/// Collects a directory's entries and sends them to the workers in batches.
 struct EntryBatcher<'s> {
     shared: &'s RunShared,
     dir: Arc<Path>,
@@ -181,7 +180,7 @@ impl EntryBatcher<'_> {
         let number = loop {
             match self.shared.progress.try_start_object(&position, Some(&path)) {
                 Some(number) => break number,
-                // The entries that would make room may be in here.
+                // The entries in this batch may be those that must finish to make room.
                 None if !self.entries.is_empty() => self.flush()?,
                 None if self.shared.replicas.is_stopped() => return Err(CallError::Stopped),
                 None => {}
@@ -203,7 +202,7 @@ impl EntryBatcher<'_> {
     }
 }
 
-/// Takes something up, as soon as that is possible.
+/// Starts an object; waits until there is room.
 pub(super) fn start_object(
     shared: &RunShared,
     position: &WalkPosition,
@@ -219,22 +218,22 @@ pub(super) fn start_object(
     }
 }
 
-/// A replica's listing of `dir`, in order; sorted on its own thread.
+/// Starts to list `dir` on a replica; the replica's thread sorts the listing.
 fn start_listing(shared: &RunShared, id: ReplicaId, dir: &Arc<Path>) -> PendingCall<Vec<DirEntry>> {
     let dir = Arc::clone(dir);
     shared.replicas.start_call(id, Lane::Metadata, move |backend: &dyn Backend| {
         let mut listing = backend.entries(&ObjectRef::unchecked(&*dir))?;
         listing.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        // A server may list what changes meanwhile twice.
+        // A server may list an entry twice if the directory changes meanwhile.
         listing.dedup_by(|a, b| a.name == b.name);
         Ok(listing)
     })
 }
 
-/// A directory as one replica lists it.
+/// One replica's listing of a directory.
 struct ReplicaListing {
     replica: ReplicaId,
-    /// In the order of their names.
+    /// Sorted by name.
     entries: Vec<DirEntry>,
 }
 
@@ -246,7 +245,7 @@ struct MergedEntry {
     directory_on: ReplicaSet,
 }
 
-/// All names of sorted listings, in order, once each.
+/// All names in sorted listings, in order, each once.
 fn merge_listings(listings: Vec<ReplicaListing>) -> impl Iterator<Item = MergedEntry> {
     let mut listings: Vec<_> =
         listings.into_iter().map(|one| (one.replica, one.entries.into_iter().peekable())).collect();

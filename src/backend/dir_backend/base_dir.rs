@@ -1,8 +1,8 @@
 //! The directory in which a call uses a name.
 //!
-//! It is opened by its path and compared with the directory that the caller means, by one
-//! statx(2) that asks no server. The call on the name then goes to that descriptor. The
-//! root is open already and needs no comparison.
+//! The backend opens it by its path and compares it with the directory that the caller means, using
+//! one statx(2) that asks no server. The call on the name then uses that descriptor. The root is
+//! already open and needs no comparison.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ impl AsFd for BaseDir {
 }
 
 impl DirBackend {
-    /// Opens a directory in which names are used.
+    /// Opens a directory for calls on its names.
     pub(super) fn open_base_dir(&self, dir: &ObjectRef) -> Result<BaseDir> {
         if dir.path().as_os_str().is_empty() {
             return Ok(BaseDir::Root(self.root_slot.root()?));
@@ -49,7 +49,7 @@ impl DirBackend {
         }
     }
 
-    /// The directory that `name` lies in, and the plain name.
+    /// The directory that contains `name`, and the bare name.
     pub(super) fn resolve_entry<'n>(&self, name: &'n EntryRef) -> Result<(BaseDir, &'n OsStr)> {
         let plain = name.name();
         if matches!(plain.as_bytes(), b"" | b"." | b"..") || plain.as_bytes().contains(&b'/') {
@@ -58,7 +58,7 @@ impl DirBackend {
         Ok((self.open_base_dir(name.dir())?, plain))
     }
 
-    /// Opens or makes the entry `name`.
+    /// Opens or creates the entry `name`.
     pub(super) fn open_entry(
         base: &BaseDir,
         name: &OsStr,

@@ -1,12 +1,12 @@
-//! File handles, which name_to_handle_at(2) shows.
+//! File handles from name_to_handle_at(2).
 //!
-//! A file handle contains the generation of the inode number, so it tells a file from the
-//! one that has its number after it. The NFS client shows the server's handle and asks no
-//! server for it. It is used where the replica does not say when a file was made: over NFS
-//! before Linux 6.16, and from servers that do not know it.
+//! A file handle contains the generation of the inode number, so it distinguishes a file from a
+//! later one with the same number. The NFS client returns the server's handle without asking the
+//! server. fanfs uses it if the replica does not report birth times: over NFS before Linux 6.16,
+//! and from servers that do not know them.
 //!
-//! Two servers may show different handles of one file. Replicas whose roots have the same
-//! handle agree about the others: their *space* is the same.
+//! Two servers may have different handles for one file. Replicas whose roots have the same handle
+//! also agree about all others: their *space* is the same.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -19,7 +19,7 @@ use crate::backend::HandleDigest;
 /// The longest handle (`MAX_HANDLE_SZ`).
 const MAX_HANDLE_SIZE: usize = 128;
 
-/// As `struct file_handle`, with room for the longest.
+/// Like `struct file_handle`, with room for the longest handle.
 #[repr(C)]
 struct RawFileHandle {
     bytes: libc::c_uint,
@@ -27,8 +27,8 @@ struct RawFileHandle {
     handle: [u8; MAX_HANDLE_SIZE],
 }
 
-/// A digest of the handle of `name` in `dir`, or of `dir` where the name is empty. `None`
-/// where the file system shows none.
+/// A digest of the handle of `name` in `dir`, or of `dir` if the name is empty. `None` if the file
+/// system has no handles.
 fn digest_handle(dir: BorrowedFd<'_>, name: &OsStr) -> Option<u64> {
     let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
     let name = CString::new(name.as_bytes()).ok()?;
@@ -53,16 +53,16 @@ fn digest_handle(dir: BorrowedFd<'_>, name: &OsStr) -> Option<u64> {
     Some(u64::from_ne_bytes(digest))
 }
 
-/// The space of the handles in the tree of this root.
+/// The space of the handles in this root's tree.
 pub(super) fn handle_space(root: BorrowedFd<'_>) -> Option<u64> {
     digest_handle(root, OsStr::new(""))
 }
 
-/// Where a handle is unique. Objects on another device than the root may be another server's:
-/// the device sets their handles apart.
+/// The scope in which a handle is unique. An object on another device than the root may be on
+/// another server, so the device is a part of the scope.
 #[derive(Clone, Copy)]
 pub(super) struct HandleSpace {
-    /// The space of the root, as [`handle_space`] tells it.
+    /// The space of the root, from [`handle_space`].
     pub(super) root: u64,
     /// The object's device.
     pub(super) device: u64,

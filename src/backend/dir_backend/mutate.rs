@@ -1,4 +1,4 @@
-//! How a mounted directory is changed.
+//! How the backend changes a mounted directory.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,14 +27,13 @@ use crate::backend::{
 use crate::capabilities;
 
 impl DirBackend {
-    /// Opens a file that may be written.
     pub(super) fn open_writable(
         &self,
         path: &Path,
         how: &WriteOpenOptions,
     ) -> Result<WritableFile> {
         if let Some(known) = how.expected {
-            // Before anything is cut off.
+            // Check it before O_TRUNC truncates it.
             let object = self.resolve(path, OFlags::PATH)?;
             if !known.is_match(&self.device()?.attr(object.as_fd())?) {
                 return Err(Errno::STALE.into());
@@ -43,7 +42,7 @@ impl DirBackend {
         self.open_with_access(how, |access| self.resolve_file(path, how.open_flags() | access))
     }
 
-    /// Makes a file that may be written, or opens it.
+    /// Creates a file and opens it for writing, or opens the existing file.
     pub(super) fn create_writable(
         &self,
         name: &EntryRef,
@@ -61,7 +60,7 @@ impl DirBackend {
         self.open_with_access(how, |access| self.open_regular(making | access, open))
     }
 
-    /// Opens a regular file by `open`, which is given O_RDONLY and its like.
+    /// Opens a regular file with `open`, which takes the access mode (O_RDONLY and so on).
     fn open_with_access(
         &self,
         how: &WriteOpenOptions,
@@ -70,7 +69,7 @@ impl DirBackend {
         let (file, readable) = match how.access {
             OpenAccess::Read => (open(OFlags::RDONLY)?, true),
             OpenAccess::ReadWrite => (open(OFlags::RDWR)?, true),
-            // Others may want to read what is written through it.
+            // Other handles may want to read the data that is written through this file.
             OpenAccess::Write => match open(OFlags::RDWR) {
                 Err(BackendError::Os(Errno::ACCESS)) => (open(OFlags::WRONLY)?, false),
                 opened => (opened?, true),
@@ -84,7 +83,8 @@ impl DirBackend {
         Ok(WritableFile { file: Arc::new(file), attr, readable })
     }
 
-    /// Carries out a change; says what the object is like now, if there is one.
+    /// Applies a change. Returns the object's new attributes after a creation or a change of
+    /// attributes, else `None`.
     pub(super) fn apply(&self, change: &TreeMutation) -> Result<Option<Attr>> {
         match change {
             TreeMutation::Mkdir { at, perm } => {
@@ -132,7 +132,7 @@ impl DirBackend {
         }
     }
 
-    /// Has `make` make an entry, and returns its attributes.
+    /// Creates an entry with `make`, and returns its attributes.
     fn make_entry(
         &self,
         at: &EntryRef,
@@ -148,8 +148,8 @@ impl DirBackend {
         Ok(unlinkat(&dir, name, flags)?)
     }
 
-    /// Gives an object another name. If it is no longer at its path, its open descriptor is
-    /// linked.
+    /// Creates another name for an object. If the object is no longer at its path, its open
+    /// descriptor is linked.
     fn link_object(&self, from: &ObjectRef, dir: &BaseDir, name: &OsStr) -> Result<()> {
         let found = self.resolve_target(from, OFlags::PATH);
         let has_moved = matches!(
@@ -179,16 +179,16 @@ impl DirBackend {
     }
 }
 
-/// Everything but the size, of what any kind of descriptor stands for.
+/// Sets everything but the size, on any kind of descriptor.
 fn set_attributes_by_fd(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
-    // chown(2) that changes nothing may take set-id bits away all the same.
+    // Skipped if nothing changes: even such a chown(2) may clear set-id bits.
     if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
         let uid = set.uid.map(Uid::from_raw);
         let gid = set.gid.map(Gid::from_raw);
         chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }
     if let Some(perm) = set.perm {
-        // Of a symbolic link nobody can change them: the kernel does not ask.
+        // The kernel never sends a mode change for a symbolic link.
         let mode = Mode::from_raw_mode(perm);
         chmodat(rustix::fs::CWD, proc_path(&fd), mode, AtFlags::empty())?;
     }
@@ -201,7 +201,7 @@ fn set_attributes_by_fd(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
 }
 
 impl WriteOpenOptions {
-    /// The flags of open(2) but for the access.
+    /// The flags of open(2) without the access mode.
     fn open_flags(&self) -> OFlags {
         let flags = match self.sync {
             SyncMode::No => OFlags::empty(),
@@ -220,8 +220,8 @@ fn timespec(time: Option<SetTime>) -> Timespec {
     }
 }
 
-/// Leaves the umask to the replica; where the thread can have none of its own, it
-/// is applied here.
+/// The mode for a creating call, under the caller's umask. The replica applies the umask; if the
+/// thread cannot have its own umask, it is applied here.
 fn mode_with_umask(perm: CreateMode) -> Result<Mode> {
     let bits = match set_umask(perm.umask) {
         Ok(()) => perm.perm,
@@ -243,7 +243,7 @@ fn file_type(kind: FileKind) -> FileType {
 }
 
 impl DirFile {
-    /// Carries out a change of the open file; says how many bytes it wrote.
+    /// Applies a change to the open file. Returns the number of bytes written or copied, else 0.
     pub(super) fn apply(&self, change: &FileMutation<'_>) -> Result<u64> {
         let file = self.any_fd();
         match *change {
@@ -284,8 +284,8 @@ impl DirFile {
             FileMutation::Fsync { data_only: true } => Ok(rustix::fs::fdatasync(file).map(|()| 0)?),
             FileMutation::Fsync { data_only: false } => Ok(rustix::fs::fsync(file).map(|()| 0)?),
             FileMutation::Flush => {
-                // Every close(2) of a descriptor does it, also of a second one, and
-                // its result is where NFS says that writing back has failed.
+                // Closing any descriptor of the file, even a duplicate, flushes it. NFS reports
+                // failed writeback in the result of close(2).
                 let second = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
                 nix::unistd::close(second).map(|()| 0).map_err(from_nix_errno)
             }
@@ -303,7 +303,7 @@ impl DirFile {
             },
             l_whence: libc::SEEK_SET as i16,
             l_start: i64::try_from(lock.start).map_err(|_| Errno::OVERFLOW)?,
-            // 0 is to the end.
+            // 0 means to the end of the file.
             l_len: if lock.end >= Lock::TO_EOF {
                 0
             } else {
@@ -334,8 +334,8 @@ impl DirFile {
 }
 
 fn pwrite(file: BorrowedFd<'_>, offset: u64, data: &[u8], append: bool) -> Result<u64> {
-    // For this call alone: what the kernel writes back of a mapped file comes
-    // through the same descriptor and belongs where it says.
+    // APPEND is set for this call only: the kernel's writeback of a mapped file uses the same
+    // descriptor and must keep its offset.
     let flags = if append { ReadWriteFlags::APPEND } else { ReadWriteFlags::empty() };
     loop {
         match pwritev2(file, &[IoSlice::new(data)], offset, flags) {

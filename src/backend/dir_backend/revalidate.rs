@@ -1,4 +1,4 @@
-//! Has an NFS mount check its cached names where they lead to another object.
+//! Makes an NFS mount validate its cached names if they lead to another object.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -10,9 +10,10 @@ use super::DirBackend;
 use crate::backend::{BackendError, ObjectRef, Result};
 
 impl DirBackend {
-    /// Opens the object at the target's path and checks that it is the target. Where it is
-    /// not, the mount may have outdated names of the directories above in its cache, so it
-    /// asks its server for these and the path is resolved once more.
+    /// Opens the object at the target's path and checks that it is the target. If it is another
+    /// object or there is none, the mount may have outdated names of the parent directories in its
+    /// cache. The mount then asks its server for their attributes, and the path is resolved once
+    /// more.
     pub(super) fn resolve_target(&self, target: &ObjectRef, flags: OFlags) -> Result<OwnedFd> {
         if !target.is_identity_checked() {
             return self.resolve(target.path(), flags);
@@ -31,16 +32,15 @@ impl DirBackend {
         })
     }
 
-    /// Asks the server for the attributes of all directories on the way to `path`.
+    /// Asks the server for the attributes of all directories above `path`, from the root down.
     fn revalidate_above(&self, path: &Path) {
         let mut above: Vec<_> = path.ancestors().skip(1).collect();
         above.reverse();
         let refresh = |dir: &Path| self.revalidate_opened(self.resolve(dir, OFlags::PATH)?);
-        // Below a directory that is missing there is nothing to ask for.
+        // Stop at the first failure: below a missing directory there is nothing to ask for.
         let _ = above.into_iter().try_for_each(refresh);
     }
 
-    /// Asks the server for the attributes of this directory.
     pub(super) fn revalidate_opened(&self, dir: OwnedFd) -> Result<()> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         statx(dir.as_fd(), c"", flags, StatxFlags::BASIC_STATS)?;

@@ -1,17 +1,17 @@
-//! A replica's root: its descriptor, and the search for it after its mount has gone.
+//! A replica's root: its descriptor, and how a replica gets a new root after its mount has gone.
 //!
 //! At first there is no root, and every call fails with [`BackendError::Absent`]. An open
 //! root stays the same mount, even if another mount covers its path or the path is
 //! unmounted. When the mount has gone, or the server no longer knows its file handle
 //! (ESTALE), [`RootSlot::check_mount`] examines the path again.
 //!
-//! When the mount goes, the replica leaves service ([`RootSlot::handle_unmount`]). The mounts inside
-//! it have gone too. A root that stayed open would report names in them as missing, and
-//! would write below them.
+//! When the mount goes, the replica leaves service ([`RootSlot::handle_unmount`]). The mounts
+//! inside it have gone too. A root that stayed open would report names in them as missing, and
+//! writes would go to the directories below them.
 //!
-//! *Invariant:* no root is in service whose mount is known to have gone.
-//! [`RootSlot::enter_service`] publishes the root first and reads the mount table afterwards, so a
-//! mount that goes in between is noticed here or by the watcher of the table.
+//! *Invariant:* no root stays in service after its mount is known to have gone.
+//! [`RootSlot::enter_service`] publishes the root first and reads the mount table afterwards. So
+//! either this function or the watcher of the mount table notices a mount that goes in between.
 //!
 //! *Invariant:* every root comes from an [`crate::survey::AdmittedRoot`], so it has
 //! passed the roster's checks ([`crate::survey::RosterEntry::examine`]). The empty
@@ -32,7 +32,7 @@ use crate::backend::{BackendError, Result};
 use crate::mount_table::MountTable;
 use crate::survey::{AdmissionRefusal, RootRecord, RosterEntry};
 
-/// The open root. Closing the last descriptor of a detached mount may block, and a guest
+/// The open root. Closing the last descriptor of a detached mount may block, and an inline caller
 /// may drop it last, so a dedicated thread closes it.
 pub(super) struct Root {
     pub(super) fd: DeferredCloseFd,
@@ -45,14 +45,14 @@ impl Root {
         self.record.is_nfs()
     }
 
-    /// The mount that it lies in, if that is in this process's mount table.
+    /// The mount that contains it, if that is in this process's mount table.
     pub(super) fn watched_mount(&self) -> Option<u64> {
         self.record.mount.filter(|_| self.record.is_in_mount_table())
     }
 
-    /// Returns once its server opens files. After a restart an NFSv4 server answers and
-    /// opens nothing, by default for 90 s (its grace period). It says so before it looks
-    /// for the name. That name is new, since the client would not ask for it twice.
+    /// Returns once the server lets clients open files. After a restart an NFSv4 server answers
+    /// other requests but refuses opens, by default for 90 s (its grace period). It refuses before
+    /// it looks up the name. The name is new each time, because the client caches missing names.
     fn wait_for_grace_period(&self) {
         if !self.is_nfs() {
             return;
@@ -65,7 +65,7 @@ impl Root {
         let _ = openat(self.fd.as_fd(), name, flags, Mode::empty());
     }
 
-    /// Whether the mount table still has its mount.
+    /// Whether its mount is still in the mount table. True if no mount is watched.
     fn is_mounted(&self) -> std::result::Result<bool, Errno> {
         let Some(mount) = self.watched_mount() else { return Ok(true) };
         let table = MountTable::read();
@@ -74,39 +74,38 @@ impl Root {
     }
 }
 
-/// The place of a replica, and what is open of it.
+/// A replica's roster entry, and its open root if it is in service.
 pub(super) struct RootSlot {
     roster_entry: RosterEntry,
     root: RwLock<Option<Arc<Root>>>,
-    /// That of the root that came into service last.
+    /// The device of the last root that came into service.
     device: RwLock<Option<RootDevice>>,
 }
 
 impl RootSlot {
-    /// A replica that is not in service.
     pub(super) fn absent(seat: RosterEntry) -> Self {
         Self { roster_entry: seat, root: RwLock::default(), device: RwLock::default() }
     }
 
-    /// The root as it is open now.
+    /// The current root.
     ///
     /// # Errors
-    /// [`BackendError::Absent`] where the replica is not in service.
+    /// [`BackendError::Absent`] if the replica is not in service.
     pub(super) fn root(&self) -> Result<Arc<Root>> {
         self.root.read().clone().ok_or(BackendError::Absent)
     }
 
-    /// The root's device; out of service, the device of the root that was admitted last.
+    /// The root's device; out of service, the device of the last admitted root.
     pub(super) fn device(&self) -> Option<RootDevice> {
         match self.root() {
             Ok(root) => Some(root.device),
-            // Another daemon may have been the one that admitted it.
+            // A previous daemon may have admitted that root.
             Err(_) => (*self.device.read())
                 .or_else(|| self.roster_entry.record().map(RootDevice::from_record)),
         }
     }
 
-    /// Brings it into service if it passes the checks.
+    /// Brings the replica into service if it passes the checks.
     pub(super) fn enter_service(&self) -> std::result::Result<(), AdmissionRefusal> {
         let (fd, record) = self.roster_entry.examine()?.into_parts();
         let device = RootDevice::from_root(fd.as_fd(), &record);

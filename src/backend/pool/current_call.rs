@@ -1,4 +1,4 @@
-//! What each thread is inside of: the object, and the part of its answer that it has.
+//! The call that each thread is inside: its object and its progress.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 
 use crate::backend::PathKey;
 
-/// Where a thread says what it is inside of.
+/// A thread's record of its current call.
 pub(super) type CallSlot = Arc<Mutex<CurrentCall>>;
 
 #[derive(Default)]
 pub(super) struct CurrentCall {
     pub(super) path: PathBuf,
-    /// Where it is a guest: a pool keeps the calls of its own threads.
+    /// Set during an inline call. A pool tracks the calls of its own threads itself.
     pub(super) inline_call: Option<InlineCall>,
-    /// Whether the job has called the replica.
+    /// Whether the current job has called the replica.
     pub(super) has_called: bool,
-    /// When the job last had a part of its answer.
+    /// When the job last completed a part of its answer.
     pub(super) last_progress: Option<Instant>,
 }
 
 impl CurrentCall {
-    /// A job begins.
+    /// A job starts.
     pub(super) fn reset(&mut self) {
         self.has_called = false;
         self.last_progress = None;
@@ -39,7 +39,7 @@ impl CurrentCall {
     }
 }
 
-/// A guest's call under way.
+/// An inline call in progress.
 #[derive(Clone, Copy)]
 pub(super) struct InlineCall {
     pub(super) pool_id: u64,
@@ -49,17 +49,17 @@ pub(super) struct InlineCall {
 
 thread_local! {
     pub(super) static CURRENT_CALL: CallSlot = CallSlot::default();
-    /// The pools that know this thread's slot.
+    /// The ids of the pools that have this thread's slot.
     pub(super) static REGISTERED_POOLS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calling thread is about to call the replica about `path`, or to wait for a call
-/// about it.
+/// Records that the calling thread is about to call the replica about `path`, or to wait for such a
+/// call.
 pub fn enter_call(path: &Path) {
     CURRENT_CALL.with(|slot| slot.lock().enter(path));
 }
 
-/// The replica has answered a part of what the calling thread's job is to bring.
+/// Records that the replica has answered a part of the calling thread's job.
 pub fn report_progress() {
     CURRENT_CALL.with(|slot| slot.lock().last_progress = Some(Instant::now()));
 }

@@ -1,5 +1,5 @@
-//! A pool's worker threads. Each one takes the next job that may begin, runs it, and waits
-//! while there is none; a thread that the pool has no more room for ends.
+//! A pool's worker threads. Each one takes the next job that may start and runs it, and waits while
+//! there is none. A thread beyond the pool's limit ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,12 @@ use super::current_call::{CURRENT_CALL, CallSlot};
 use super::{Job, Lane, PoolShared, PoolState};
 use crate::memory_headroom;
 
-/// How often a job that waits without a thread is looked at.
+/// How often an idle thread checks jobs that must not start yet.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What the names of threads begin with that may be inside a change.
+/// The prefix of the names of threads that may be inside a change.
 pub const WRITE_THREAD_PREFIX: &str = "w:";
 
-/// The name of a thread of the replica.
 fn thread_name(replica: &str, makes_changes: bool) -> String {
     // The kernel keeps 15 bytes of a thread's name.
     const MAX_LEN: usize = 15;
@@ -25,7 +24,7 @@ fn thread_name(replica: &str, makes_changes: bool) -> String {
     String::from_utf8_lossy(&name.as_bytes()[..name.len().min(MAX_LEN)]).into_owned()
 }
 
-/// The stack of a thread, bytes; what is usual.
+/// The stack size of a thread in bytes; the usual default.
 const STACK_SIZE: usize = 2 << 20;
 
 pub(super) fn start_thread(shared: &Arc<PoolShared>) -> std::io::Result<()> {
@@ -63,7 +62,7 @@ fn thread_loop(shared: &PoolShared) {
             if state.metadata_queue.is_empty() && state.read_queue.is_empty() {
                 shared.wake.wait(&mut state);
             } else {
-                // They wait for what hangs, or for their callers to give up.
+                // They wait for hung calls to end, or for their callers to give up.
                 shared.wake.wait_for(&mut state, RECHECK_INTERVAL);
             }
             state.idle_threads -= 1;
@@ -83,8 +82,8 @@ fn run_job(state: &mut MutexGuard<'_, PoolState>, lane: Lane, job: Job, slot: &C
     state.finish_job(ticket.number, slot);
 }
 
-/// A job that panics has answered nobody, which those who wait notice; the
-/// thread and the pool's counts survive it.
+/// Runs a job. A panic ends only the job: its waiters notice that no answer came, and the thread
+/// and the pool's counts stay intact.
 pub(super) fn run_catching_panics(job: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
         tracing::error!("a job panicked; this is a bug in fanfs");

@@ -1,4 +1,4 @@
-//! The page is well-formed, whatever the names in it, and shows all that there is.
+//! The page is well-formed, whatever the names in it, and shows the whole report.
 
 use std::time::Duration;
 
@@ -80,8 +80,8 @@ fn report(replicas: usize) -> Report {
     }
 }
 
-/// Reads tags as XML has them, and panics where one is not closed or closes another.
-/// Returns how many there are of each name.
+/// Reads tags by the rules of XML, and panics if one is not closed or closes another. Returns the
+/// number of tags of each name.
 fn tags(text: &str) -> std::collections::BTreeMap<String, usize> {
     let mut open: Vec<String> = Vec::new();
     let mut count = std::collections::BTreeMap::new();
@@ -112,12 +112,12 @@ fn pages_are_well_formed() {
         let report = report(replicas);
         let page = render_html(&report).unwrap();
         let count = tags(&page);
-        // Over one replica there is no line over their number.
+        // With one replica there is no picture of rates over the number of replicas.
         assert_eq!(count["svg"], if replicas == 1 { 2 } else { 3 });
         assert_eq!(count["table"], 3);
         assert!(page.contains("r&lt;2&gt;: open: no answer &amp; no reason"));
         assert!(!page.contains("<data>") && !page.contains("http-equiv"));
-        // Nothing is loaded from anywhere.
+        // The page loads nothing from elsewhere.
         assert!(!page.contains("src=") && !page.contains("href="), "{replicas}");
     }
 }

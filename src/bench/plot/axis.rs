@@ -1,21 +1,21 @@
-//! Axes with marks where people look for them: at round numbers, or at powers of ten.
+//! Axes with ticks where people expect them: at round numbers, or at powers of ten.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
-/// An axis, linear in what is drawn; a logarithmic one is drawn by logarithms.
+/// An axis that is linear in the plotted value; for a logarithmic axis that value is the logarithm.
 #[derive(Clone)]
 pub(super) struct Axis {
     pub(super) name: String,
     /// The values at both ends.
     pub(super) bounds: (f64, f64),
-    /// Where there is a mark, and what it says.
+    /// The position of each tick, and its label.
     pub(super) ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// From 0, with marks at round numbers.
+    /// An axis from 0, with ticks at round numbers.
     pub(super) fn linear(name: &str, most: f64) -> Self {
         let most = most.max(1e-3) * 1.08;
         let step = round_step(most / 6.0);
@@ -25,12 +25,12 @@ impl Axis {
         Self { name: name.to_owned(), bounds: (0.0, most), ticks: marks }
     }
 
-    /// Marks at 1, 2 and 5 of each power of ten.
+    /// A logarithmic axis with ticks at 1, 2 and 5 of each power of ten.
     pub(super) fn logarithmic(name: &str, least: f64, most: f64) -> Self {
         let end = ((least * 0.8).log10(), (most * 1.25).log10());
         let powers = end.0.floor() as i32..=end.1.ceil() as i32;
         let marks = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * 10_f64.powi(power)));
-        // Of many powers the first of each is enough.
+        // Over many powers of ten, one tick for each is enough.
         let dense = end.1 - end.0 < 2.5;
         let marks = marks
             .map(|at| (at.log10(), at))
@@ -40,7 +40,7 @@ impl Axis {
         Self { name: name.to_owned(), bounds: end, ticks: marks.collect() }
     }
 
-    /// What the mark there says.
+    /// The label of the tick at this position; empty where there is none.
     pub(super) fn tick_label(&self, at: f64) -> String {
         let near = |(place, _): &&(f64, String)| (place - at).abs() < 1e-9;
         self.ticks.iter().find(near).map_or_else(String::new, |(_, text)| text.clone())
@@ -65,7 +65,7 @@ impl Ranged for Axis {
     }
 }
 
-/// The least of 1, 2, 5, 10, 20, ... and their tenths that is not below `least`.
+/// The smallest round step (1, 2, 5 times a power of ten) that is not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|n| *n >= least).unwrap_or(least)

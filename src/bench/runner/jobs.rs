@@ -1,4 +1,4 @@
-//! The passes of a run as jobs for fio: run beside them, or written down.
+//! The passes of a run as jobs for fio: run beside the passes, or written to files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::bench::plan::{self, Candidate, FilePart, PassSpec};
 use crate::bench::results::PassOutcome;
 use crate::volume::ReplicaId;
 
-/// Why a job could not be written down, or run.
+/// Why a job could not be written or run.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JobError {
     #[error(transparent)]
@@ -23,7 +23,7 @@ pub(super) enum JobError {
 }
 
 impl BenchRunner<'_> {
-    /// Has fio do what a pass does; MiB/s.
+    /// Has fio run the same reads as a pass; returns MiB/s.
     pub(super) fn run_fio(&mut self, number: usize, step: &PassSpec) -> Result<f64, JobError> {
         self.check_responsive(step)?;
         let path = self.scratch_dir.join(format!("{}.fio", pass_slug(step)));
@@ -77,8 +77,7 @@ impl BenchRunner<'_> {
         }
     }
 
-    /// Makes what can be known beforehand of jobs that cannot be written fail before
-    /// anything is measured.
+    /// Fails, before anything is measured, if it is known in advance that a job cannot be written.
     pub(super) fn prepare_jobs(&self, steps: &[PassSpec]) -> Result<(), BenchError> {
         if let Some(directory) = &self.settings.fio_dir {
             let made = std::fs::create_dir_all(directory)
@@ -86,7 +85,7 @@ impl BenchRunner<'_> {
             made.map_err(|error| BenchError::Usage(write_error(directory, error).to_string()))?;
         }
         if self.settings.fio_dir.is_some() || self.settings.run_fio {
-            // A name that fio cannot take.
+            // A name may contain characters that fio cannot take.
             for step in steps {
                 let rendered = fio::render_job(&self.fio_job(0, step, false));
                 rendered.map_err(|error| BenchError::Usage(error.to_string()))?;
@@ -95,8 +94,8 @@ impl BenchRunner<'_> {
         Ok(())
     }
 
-    /// The jobs of the first round, but those over a part of the replicas: they would
-    /// need a volume of their own.
+    /// Writes the jobs of the first round, except those of fanfs over a subset of the replicas:
+    /// they would need their own volume.
     pub(super) fn write_jobs(&self, directory: &Path) -> Result<(), JobError> {
         let all = self.target.readable_replicas();
         let mut names = Vec::new();
@@ -126,7 +125,7 @@ fn write_error(path: &Path, error: io::Error) -> JobError {
     JobError::Write { path: path.to_owned(), error }
 }
 
-/// What a pass is, for a file's name.
+/// A pass's description for a file name.
 fn pass_slug(step: &PassSpec) -> String {
     let candidate = match step.candidate {
         Candidate::Alone(id) => format!("alone-{}", id.index() + 1),

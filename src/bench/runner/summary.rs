@@ -1,4 +1,4 @@
-//! A run's passes as a report.
+//! The report of a run.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl BenchRunner<'_> {
         let failed = is_absent
             || rows.iter().any(|row| !row.failures.is_empty())
             || !self.fio_failures.is_empty();
-        // The one of the middle: neither the best nor the worst is typical.
+        // The pass with the median rate: neither the best nor the worst is typical.
         let mut sampled = self.timelines.clone();
         sampled.sort_by(|one, other| one.rate.total_cmp(&other.rate));
         let middle = sampled.len() / 2;

@@ -22,23 +22,24 @@ use crate::launcher::{self, ChildProcess};
 /// How long a successor may take to get ready; applications do not wait meanwhile.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long reads and lookups in flight are waited for. The kernel sends again
-/// what takes longer, where it can.
+/// How long a handover waits for reads and lookups in flight. The kernel resends the slower
+/// ones, if it can.
 const READ_DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The same for changes, which must not be made twice, and where the kernel cannot.
-/// Applications wait as long. What a silent replica has not answered by then is left:
-/// the next daemon is asked, as after a kill.
+/// The same for changes, which must not be made twice, and for all requests if the kernel
+/// cannot resend. Applications wait as long. Changes that a silent replica has not answered by
+/// then are left to the next daemon, to which the kernel resends them, as after a kill.
 const CHANGE_DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a successor may take to know inodes and handles, and then to serve.
+/// How long a successor may take to restore inodes and handles, and then to serve.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Of this time a replica that is to be left has neither begun nor answered a change.
+/// A write replica counts as silent if it has neither begun nor answered a change for this
+/// long.
 const SILENCE_THRESHOLD: Duration = Duration::from_secs(4);
 
-/// The next daemon, from its start until it serves the mount. Its end kills the process, and
-/// does not wait for that process: it may be inside a hung replica.
+/// The next daemon, from its start until it serves the mount. Dropping it kills the process
+/// without waiting for its end: it may be inside a hung replica.
 struct LaunchedSuccessor {
     link: FdChannel,
     process: Option<ChildProcess>,
@@ -71,18 +72,18 @@ impl LaunchedSuccessor {
         }
     }
 
-    /// Lets the process live on its own.
+    /// Lets the process outlive this value.
     fn release(mut self) {
         self.process = None;
     }
 }
 
-/// What is under way when the tables are written down.
+/// The requests in flight when the tables are written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DrainOutcome {
-    /// Nothing.
+    /// None.
     Idle,
-    /// Requests that the kernel sends to the successor again.
+    /// Requests that the kernel resends to the successor.
     RequestsLeft,
 }
 
@@ -91,16 +92,16 @@ enum DrainOutcome {
 struct PausedSession<'a> {
     core: &'a VolumeCore,
     session: &'a Session,
-    /// The device, once the session has let go of it.
+    /// The device, once the session has dropped it.
     device: Option<OwnedFd>,
 }
 
 impl Mount {
-    /// Hands the mount over to a process that is started for it. After that
-    /// this process has no mount any more and must end without touching it.
+    /// Hands the mount over to a successor, which it starts. Afterwards this process has no
+    /// mount any more and must end without touching it.
     ///
     /// # Errors
-    /// [`HandoverError`]; the mount is served as before then.
+    /// [`HandoverError`]; then this process serves the mount as before.
     pub(in crate::daemon) fn hand_over(
         &self,
         request: &HandoverRequest,
@@ -110,7 +111,7 @@ impl Mount {
         let session = session.as_ref().ok_or(HandoverError::Unmounting)?;
         let agreed = session.init_params().clone();
         let snapshot = MountSnapshot::new(&self.core, agreed, request.is_strict);
-        // One that has ended already may have said why.
+        // Errors are ignored: a successor that has ended already may have sent the reason.
         let _ = successor.link.send(&PredecessorMessage::Mount(snapshot), &[]);
         successor.wait_for_step(PREPARE_TIMEOUT)?;
         let paused_at = Instant::now();
@@ -124,7 +125,7 @@ impl Mount {
                 return Err(why);
             }
         };
-        // There is no way back from here: nothing of this process can answer the kernel.
+        // There is no way back from here: this process can no longer answer the kernel.
         drop(paused.device.take());
         Ok(self.complete_handover(successor, handles, paused_at))
     }
@@ -149,7 +150,7 @@ impl Mount {
         Ok(LaunchedSuccessor { link, pid: process.pid, process: Some(process) })
     }
 
-    /// Lets the successor serve, after the device is gone from this process.
+    /// Lets the successor serve, after this process has dropped the device.
     fn complete_handover(
         &self,
         successor: LaunchedSuccessor,
@@ -177,10 +178,11 @@ impl Mount {
 }
 
 impl PausedSession<'_> {
-    /// Sends everything to the successor, and lets go of the device when the successor has
-    /// restored it. Returns the number of open handles.
+    /// Sends the state to the successor, and drops the device when the successor has restored
+    /// it. Returns the number of open handles.
     fn transfer(&mut self, successor: &LaunchedSuccessor) -> Result<usize, HandoverError> {
-        // What is answered after the tables were written down would not be in them.
+        // A request that is answered after the tables were written down would be missing in
+        // them, so the device is dropped first.
         if self.drain()? == DrainOutcome::RequestsLeft {
             self.release_device()?;
         }
@@ -201,7 +203,8 @@ impl PausedSession<'_> {
         let (snapshot, files) = self.core.fs.snapshot().map_err(HandoverError::Tables)?;
         let handles = snapshot.handle_count();
         let daemons = match self.core.earlier_daemons_and_self() {
-            // Before Linux 6.9 nothing is left to the successor.
+            // If the kernel cannot resend (before Linux 6.9), no change is left to the
+            // successor.
             Err(_) if !self.session.init_params().can_resend() => EarlierDaemons::default(),
             daemons => daemons?,
         };
@@ -213,17 +216,18 @@ impl PausedSession<'_> {
         Ok(handles)
     }
 
-    /// Waits until nothing is under way that must not be left to the successor.
+    /// Waits until no request is in flight that must not be left to the successor.
     fn drain(&self) -> Result<DrainOutcome, HandoverError> {
         let begun = Instant::now();
         let resends = self.session.init_params().can_resend();
         self.core.fs.lift_payload_limit();
         loop {
-            // First the threads: what they took is counted by what comes then.
+            // The threads are read first: a request that they hand on later shows in the other
+            // counters.
             let busy = self.session.busy_threads()?;
             let changing = self.core.fs.has_changes_in_flight();
-            // A thread inside a replica changes nothing. Its call may have been answered by
-            // another replica: then nothing is owed, however long it hangs.
+            // A thread in an inline call makes no change. Another replica may have answered
+            // that call: then no reply is owed, however long the thread hangs.
             let inside = self.core.replicas.inline_permits().in_use();
             if busy <= inside && !changing && self.core.is_idle() {
                 return Ok(DrainOutcome::Idle);
@@ -253,7 +257,7 @@ impl PausedSession<'_> {
         }
     }
 
-    /// Takes requests again.
+    /// Makes the session take requests again.
     fn resume(self) {
         self.core.fs.resume_changes();
         let taken_up = self.device.map_or(Ok(()), |device| self.session.reacquire_device(&device));

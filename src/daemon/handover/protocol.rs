@@ -1,20 +1,20 @@
-//! What is handed from one daemon of a mount to the next, and in which steps.
+//! The state that one daemon of a mount hands to the next, and the steps of a handover.
 //!
 //! ```text
 //! predecessor                       successor
-//!   Mount        ------------------->  knows the replicas, would agree the same
+//!   Mount        ------------------->  admits the replicas, prepares a session
 //!                <-------------------  Prepared
-//!   takes no more requests, lets what is under way end
+//!   takes no more requests, drains those in flight
 //!   Tables, Files*, EarlierDaemons*,
-//!   Device       ------------------->  knows inodes and handles
+//!   Device       ------------------->  restores inodes and handles
 //!                <-------------------  Restored
-//!   lets go of the device, for good
+//!   drops the device for good
 //!   Go           ------------------->  serves
 //!                <-------------------  Serving
 //! ```
 //!
-//! *Invariant:* until it says Go the predecessor can go on as if nothing had been;
-//! whatever goes wrong before, it does.
+//! *Invariant:* until it drops the device for good, the predecessor can resume as if nothing
+//! had happened. If anything fails before that, it resumes.
 
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,17 +28,17 @@ use crate::daemon::fd_channel::{FdChannel, MAX_FDS_PER_MESSAGE};
 use crate::daemon::mount_snapshot::MountSnapshot;
 use crate::fs::FsSnapshot;
 
-/// What predecessors say.
+/// The messages of a predecessor.
 #[derive(Serialize, Deserialize)]
 pub(in crate::daemon) enum PredecessorMessage {
     #[serde(rename = "Estate")]
     Mount(MountSnapshot),
-    /// Inodes and handles are in the file that comes along.
+    /// Inodes and handles, in the file that comes along.
     #[serde(rename = "All")]
     Tables,
-    /// Some of the files.
+    /// Some of the open files.
     Files,
-    /// The daemons before the successor that have not ended, with this one.
+    /// Some of the daemons before the successor that have not ended, the predecessor included.
     #[serde(rename = "Former")]
     EarlierDaemons,
     /// The device, and the keeper's link if there is one.
@@ -46,7 +46,7 @@ pub(in crate::daemon) enum PredecessorMessage {
     Go,
 }
 
-/// What successors say.
+/// The messages of a successor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::daemon) enum SuccessorMessage {
     Prepared,
@@ -55,7 +55,7 @@ pub(in crate::daemon) enum SuccessorMessage {
     Refused { why: String },
 }
 
-/// Inodes and handles, and which descriptors each file has: past the page cache,
+/// Inodes and handles, and the descriptors that each file has: one past the page cache, one
 /// through it.
 #[derive(Serialize, Deserialize)]
 pub(in crate::daemon) struct StateMessage {
@@ -91,14 +91,14 @@ pub(in crate::daemon) fn send_state(
 }
 
 impl StateMessage {
-    /// Inodes and handles as they have arrived.
+    /// Reads inodes and handles from the file that came along.
     pub(in crate::daemon) fn read(file: OwnedFd) -> std::io::Result<Self> {
         let mut bytes = Vec::new();
         std::fs::File::from(file).read_to_end(&mut bytes)?;
         postcard::from_bytes(&bytes).map_err(std::io::Error::other)
     }
 
-    /// The descriptors of each file, of all that have arrived.
+    /// Groups the received descriptors by file.
     pub(in crate::daemon) fn group_descriptors(&self, along: Vec<OwnedFd>) -> Vec<OwnedFds> {
         let mut along = along.into_iter();
         let mut next = |is_there: bool| if is_there { along.next() } else { None };
@@ -113,7 +113,7 @@ impl StateMessage {
 mod tests {
     use super::*;
 
-    /// Daemons of other versions read them.
+    /// Daemons of other versions read these names.
     #[test]
     fn messages_have_the_names_that_other_versions_know() {
         let name = |message: &PredecessorMessage| serde_json::to_string(message).unwrap();

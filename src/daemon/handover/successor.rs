@@ -1,4 +1,4 @@
-//! Continuing a mount that another process has served so far: the successor's side.
+//! Continuing a mount that another process has served: the successor's side.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use crate::volume::ReplicaSet;
 /// How long a predecessor may take for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Tells the process at the other end of `link` that it has no successor in this one.
+/// Reports to the predecessor, at the other end of `link`, that this process cannot be its
+/// successor.
 pub(in crate::daemon) fn refuse_handover(link: &FdChannel, why: &str) {
     let _ = link.send(&SuccessorMessage::Refused { why: why.to_owned() }, &[]);
 }
@@ -34,7 +35,8 @@ impl Mount {
     /// Takes a mount over from the process at the other end of `link`.
     ///
     /// # Errors
-    /// [`StartError`]; the other process, which gets the reason, serves it as before.
+    /// [`StartError`], which the other process receives. Until it has dropped the device, that
+    /// process resumes serving the mount.
     pub(in crate::daemon) fn take_over(
         link: &FdChannel,
         setup: VolumeSetup,
@@ -50,7 +52,7 @@ impl Mount {
     /// Continues the mount of a daemon that was killed.
     ///
     /// # Errors
-    /// [`StartError`], where what that daemon wrote down does not suffice.
+    /// [`StartError`], for example if that daemon's journal cannot be used.
     pub(in crate::daemon) fn recover(
         dead: DeadDaemon,
         setup: VolumeSetup,
@@ -75,14 +77,14 @@ impl Mount {
 enum TakeoverKind {
     /// The configuration is read again.
     Reload,
-    /// Another program.
+    /// Another program continues the mount.
     Upgrade,
     /// The predecessor was killed.
     Recovery,
 }
 
 impl TakeoverKind {
-    /// What cannot be done where `error` happens.
+    /// The error of this takeover, caused by `error`.
     fn error(self, error: impl Into<TakeoverError>) -> StartError {
         let operation = match self {
             Self::Reload | Self::Upgrade => "cannot take the mount over",
@@ -92,7 +94,7 @@ impl TakeoverKind {
     }
 }
 
-/// Ready to continue what another process has served.
+/// A daemon that is ready to continue a mount.
 struct PendingSuccessor {
     mount_snapshot: MountSnapshot,
     started: StartedCore,
@@ -139,7 +141,7 @@ impl PendingSuccessor {
         restored.map_err(|why| self.kind.error(TakeoverError::Tables(why)))
     }
 
-    /// Answers the kernel from now on.
+    /// Answers the kernel from now on, through `device`.
     fn serve(self, device: OwnedFd) -> Result<Mount, StartError> {
         let agreed = self.mount_snapshot.agreed;
         start_journal(&self.started.core, &agreed);
@@ -153,7 +155,7 @@ impl PendingSuccessor {
 /// The process that hands its mount over.
 struct Predecessor<'a>(&'a FdChannel);
 
-/// What a predecessor sends after its tables.
+/// The descriptors that a predecessor sends after its tables.
 #[derive(Default)]
 struct ReceivedDescriptors {
     files: Vec<OwnedFd>,
@@ -215,7 +217,8 @@ fn receive_handover(
     predecessor: &Predecessor<'_>,
     setup: VolumeSetup,
 ) -> Result<Mount, StartError> {
-    // Until the first message its kind is unknown; the text is the same for both.
+    // The first message shows whether this is a reload or an upgrade; the error's text is the
+    // same for both.
     let cannot = |error| TakeoverKind::Upgrade.error(error);
     let snapshot = predecessor.receive_mount().map_err(cannot)?;
     let kind = if snapshot.strict { TakeoverKind::Reload } else { TakeoverKind::Upgrade };

@@ -1,4 +1,4 @@
-//! Why a process of a mount cannot do its part.
+//! The errors of a mount's processes.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub enum ProcessError {
     /// The volume cannot be mounted, or its mount cannot be continued.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Another process has to say what to do, and there is none.
+    /// The process needs another one's orders on standard input, and there is none.
     #[error(transparent)]
     NoParent(io::Error),
     /// The kernel does not let the process give up privileges.
@@ -33,13 +33,13 @@ pub enum ProcessError {
     LogFile {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// The run-time directory cannot be made.
     #[error("{}: {error}", control::runtime_dir().display())]
     RuntimeDir {
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// The daemon could not be launched.

@@ -1,8 +1,8 @@
 //! Starting a daemon and waiting until its mount answers: both sides.
 //!
-//! The daemon is this program started once more, in a session of its own: it says on its
-//! standard output how starting went, and the command passes that on as message and exit
-//! status. Starting a fresh process instead of forking keeps threads and locks out of it.
+//! The daemon is this program, started again in a session of its own. It reports the result of
+//! its start on standard output, and the command passes that on as message and exit status. A
+//! fresh process, unlike a fork, inherits no threads or locks.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,22 +10,22 @@ use std::process::Stdio;
 
 use crate::daemon::respawn::{ChildRole, RespawnCommand, current_program};
 
-/// What the daemon says when its mount answers.
+/// The daemon's message when its mount answers.
 const READY_MESSAGE: &str = "ready";
 
 /// The exit status of a daemon whose usage or configuration is wrong.
 const USAGE_STATUS: i32 = 2;
 
-/// Why there is no daemon.
+/// Why no daemon was launched.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The program cannot be started.
     #[error("cannot start the daemon: {0}")]
     Spawn(io::Error),
-    /// The daemon says why it has failed.
+    /// The daemon has failed and reports the reason.
     #[error("{why}")]
     Failed {
-        /// Its words.
+        /// Its message.
         why: String,
         /// Whether usage or configuration is wrong.
         usage: bool,
@@ -54,24 +54,24 @@ pub(super) fn launch_daemon(respawn: &RespawnCommand, log: File) -> Result<(), L
     Err(LaunchError::Failed { why, usage: status == Some(USAGE_STATUS) })
 }
 
-/// Says to the command that the mount answers.
+/// Reports to the command that the mount answers.
 pub(super) fn report_ready() {
     report_start(READY_MESSAGE);
 }
 
-/// Says how starting went to the command, if that still waits, and is on its own.
+/// Reports the result of the start to the command, if that still waits, and detaches from it.
 pub(super) fn report_start(said: &str) {
     let mut out = io::stdout();
     let _ = writeln!(out, "{said}").and_then(|()| out.flush());
-    // The command reads to the end of this: give it up, and the directory.
+    // The daemon keeps neither the pipe to the command nor the command's directory.
     if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(null);
     }
     let _ = std::env::set_current_dir("/");
 }
 
-/// Is in a session and process group of its own: no terminal's, no shell's.
+/// Moves the process to a session and process group of its own, away from terminal and shell.
 pub(super) fn start_new_session() {
-    // A leader of its group, which this fails for, is on its own already.
+    // This fails for the leader of a process group, which has its own group already.
     let _ = rustix::process::setsid();
 }

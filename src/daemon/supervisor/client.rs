@@ -1,4 +1,4 @@
-//! The daemon's side of its keeper ([`crate::daemon::supervisor`]).
+//! The daemon's side of the link to its keeper ([`crate::daemon::supervisor`]).
 
 use std::ffi::OsString;
 use std::io;
@@ -14,31 +14,31 @@ use crate::daemon::respawn::{RespawnCommand, current_program};
 use crate::status::KeeperState;
 use crate::volume::path_serde;
 
-/// What keepers say.
+/// The messages of a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::daemon) enum SupervisorMessage {
     /// Mount.
     Begin,
-    /// Go on with the mount of the device that comes along, as the last descriptor: its
-    /// daemon is dead. Before it come the earlier daemons that have not ended.
+    /// Continue the mount of the device that comes along as the last descriptor: its daemon is
+    /// dead. The descriptors before it are the earlier daemons that have not ended.
     GoOn,
-    /// Replace the mount with this device number: its daemon is dead, and no other can go on
-    /// with it. The earlier daemons that have not ended come along.
+    /// Replace the mount with this device number: its daemon is dead, and no other can continue
+    /// the mount. The earlier daemons that have not ended come along.
     Replace { dead: DeviceNumber },
     /// Unmount and end.
     End,
 }
 
-/// What daemons say to them.
+/// The messages of a daemon to its keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::daemon) enum DaemonMessage {
-    /// This is the device; it is mounted.
+    /// The volume is mounted; its device comes along.
     Mounted,
-    /// It could not be mounted.
+    /// The volume could not be mounted.
     Failed { why: String, usage: bool },
     /// This process serves the mount from now on.
     Passes { pid: u32 },
-    /// The mount is served by another program from now on, or with other arguments.
+    /// A restart after the daemon's death uses this program and these arguments.
     Next {
         #[serde(with = "path_serde")]
         program: PathBuf,
@@ -48,16 +48,15 @@ pub(in crate::daemon) enum DaemonMessage {
         #[serde(with = "path_serde")]
         mount_point: PathBuf,
     },
-    /// It is unmounted, and nothing is to be started again.
+    /// The volume is unmounted, and the keeper must not start a daemon again.
     Done,
 }
 
-/// The daemon's end.
+/// The daemon's end of the link.
 pub(in crate::daemon) struct SupervisorClient(FdChannel);
 
 /// How a supervised daemon begins.
 pub(in crate::daemon) enum StartMode {
-    /// Mount.
     Mount,
     /// Continue the mount of this daemon.
     Recover(DeadDaemon),
@@ -69,7 +68,7 @@ pub(in crate::daemon) enum StartMode {
 pub(in crate::daemon) struct DeadDaemon {
     /// The device of its mount.
     pub(in crate::daemon) device: OwnedFd,
-    /// That daemon and those before it, as far as they have not ended.
+    /// That daemon and those before it that have not ended.
     pub(in crate::daemon) earlier_daemons: Vec<OwnedFd>,
 }
 
@@ -78,10 +77,10 @@ impl SupervisorClient {
         Self(link)
     }
 
-    /// The keeper that started this process, and what it wants.
+    /// The keeper that started this process, and the start mode that it requests.
     ///
     /// # Errors
-    /// Where the other end is closed.
+    /// If the keeper's end is closed, or its message is invalid.
     pub(in crate::daemon) fn from_stdin() -> io::Result<(Self, StartMode)> {
         let link = FdChannel::from_stdin()?;
         let task = match link.recv(None)? {
@@ -107,7 +106,7 @@ impl SupervisorClient {
         }
     }
 
-    /// Whether its process lives: the kernel closes its end of the link otherwise.
+    /// Whether the keeper's process lives: when it dies, the kernel closes its end of the link.
     pub(in crate::daemon) fn state(&self) -> KeeperState {
         if self.0.is_peer_closed() { KeeperState::Gone } else { KeeperState::Running }
     }
@@ -116,8 +115,8 @@ impl SupervisorClient {
         self.send(&DaemonMessage::Mounted, &[device]);
     }
 
-    /// Names the successor's process to the keeper, which checks that it is alive. Call it
-    /// before this process ends.
+    /// Names the successor's process to the keeper, which checks that it is alive. Must be
+    /// called before this process ends.
     pub(in crate::daemon) fn report_successor(&self, pid: u32) {
         self.send(&DaemonMessage::Passes { pid }, &[]);
     }
@@ -126,7 +125,7 @@ impl SupervisorClient {
         self.send(&DaemonMessage::Done, &[]);
     }
 
-    /// It could not be mounted.
+    /// Reports that the volume could not be mounted.
     pub(in crate::daemon) fn report_failure(&self, why: String, usage: bool) {
         self.send(&DaemonMessage::Failed { why, usage }, &[]);
     }
@@ -137,10 +136,10 @@ impl SupervisorClient {
         self.send(&DaemonMessage::Next { program, options, volume, mount_point }, &[]);
     }
 
-    /// Calls `end` when the keeper says so.
+    /// Calls `end` when the keeper sends [`SupervisorMessage::End`].
     ///
     /// # Errors
-    /// Where there are no threads or descriptors.
+    /// If the process has no free threads or descriptors.
     pub(in crate::daemon) fn listen_for_stop(
         &self,
         end: impl FnOnce() + Send + 'static,

@@ -1,4 +1,4 @@
-//! The signals that a supervisor gets, for the daemon that serves now.
+//! The signals that a supervisor receives, for the daemon that serves now.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,10 +14,11 @@ use super::client::SupervisorMessage;
 use crate::daemon::fd_channel::FdChannel;
 use crate::fuse::unmount;
 
-/// How long a daemon may take to end; requests in flight get three seconds of it, and a replica that hangs may keep one from starting.
+/// How long a daemon may take to end. Requests in flight get three seconds of it, and a hung
+/// replica may delay a daemon that is starting.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Lets go of processes that have ended.
+/// Reaps child processes that have ended.
 pub(super) fn reap_children() {
     use rustix::process::{WaitOptions, wait};
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
@@ -35,7 +36,7 @@ impl SignalForwarder {
     /// Starts a thread that waits for the signals.
     ///
     /// # Errors
-    /// Where there are no threads or descriptors.
+    /// If the process has no free threads or descriptors.
     pub(super) fn listen(mount_point: PathBuf) -> io::Result<Self> {
         let (daemon_link, current_link) = watch::channel(None);
         let is_received = Arc::new(AtomicBool::new(false));
@@ -47,18 +48,18 @@ impl SignalForwarder {
         Ok(Self { daemon_link, is_received })
     }
 
-    /// From now on the daemon at the other end of `link` gets them.
+    /// From now on, signals stop the daemon at the other end of `link`.
     pub(super) fn forward_to(&self, link: FdChannel) {
         let _ = self.daemon_link.send(Some(Arc::new(link)));
     }
 
-    /// Whether SIGTERM or SIGINT has come.
+    /// Whether SIGTERM or SIGINT was received.
     pub(super) fn is_received(&self) -> bool {
         self.is_received.load(Ordering::Acquire)
     }
 }
 
-/// The thread's side.
+/// The state of the thread that waits for signals.
 struct SignalListener {
     mount_point: PathBuf,
     current_link: watch::Receiver<DaemonLink>,
@@ -74,7 +75,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// To be called inside a runtime.
+    /// Must be called inside a runtime.
     fn register() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -108,7 +109,7 @@ impl SignalListener {
         });
     }
 
-    /// Has the daemon unmount, and gives the mount up if that takes too long.
+    /// Makes the daemon unmount, and gives the mount up if that takes too long.
     fn stop_daemon(&mut self) {
         self.is_received.store(true, Ordering::Release);
         let link = self.current_link.borrow_and_update().clone();

@@ -4,15 +4,15 @@ use super::{CheckOutcome, CheckStatus, RawFinding};
 use crate::doctor::facts::DoctorFacts;
 use crate::volume::shell_word;
 
-/// The kernel's default of `max_pages`, pages: 1 MiB a request.
+/// The kernel's default of `max_pages`, pages: 1 MiB per request.
 const DEFAULT_MAX_PAGES: u64 = 256;
 
-/// With 64 requests in the background one of 256 readers waited 3.9 s for a read,
-/// with 256 1.0 s (CONFIGURATION.md).
+/// With 64 background requests, one of 256 readers waited 3.9 s for a read. With 256 requests, it
+/// waited 1.0 s (docs/CONFIGURATION.md, `max_background`).
 const MIN_BACKGROUND_REQUESTS: u64 = 64;
 
-/// A file that is open needs a descriptor on each replica it is read from; a daemon
-/// raises its own limit as far as the hard one goes. systemd's own is 524288.
+/// An open file needs a descriptor on each replica that it is read from. A daemon raises its soft
+/// limit to the hard one; systemd sets 524288.
 const MIN_OPEN_FILES: u64 = 4096;
 
 fn machine_finding(status: CheckStatus, cost: f64, text: String, remedy: String) -> RawFinding {
@@ -79,7 +79,7 @@ pub(super) fn requests(facts: &DoctorFacts) -> CheckOutcome {
     let machine = &facts.machine;
     let settings = &facts.settings;
     let mut found = Vec::new();
-    // Before Linux 6.13 there is no limit to be set, and 256 pages it is.
+    // Before Linux 6.13 there is no such limit to set, and 256 pages apply.
     let pages = machine.fuse_max_pages.unwrap_or(DEFAULT_MAX_PAGES);
     let wanted = DEFAULT_MAX_PAGES.max(settings.segment_size / machine.page.max(1));
     if pages < DEFAULT_MAX_PAGES {
@@ -88,7 +88,7 @@ pub(super) fn requests(facts: &DoctorFacts) -> CheckOutcome {
             pages * machine.page / 1024
         );
         let remedy = format!("sysctl -w fs.fuse.max_pages_limit={wanted}, then mount again");
-        // 128 KiB, the kernel's oldest size, costs a reader about a third.
+        // Requests of 128 KiB, the limit of the oldest kernels, cost a reader about a third.
         found.push(machine_finding(CheckStatus::Warn, 0.3, text, remedy));
     }
     if settings.max_background < MIN_BACKGROUND_REQUESTS {

@@ -9,25 +9,25 @@ use crate::format::format_bytes;
 use crate::mount_table::option_rules::OptionFault;
 use crate::volume::shell_word;
 
-/// From so many calls a segment the rate falls to a half and less, in the lab.
+/// In the lab, the rate falls to half or less from this number of calls per segment on.
 const MANY_CALLS: u64 = 32;
 
-/// What one call costs beside its bytes, in bytes: a READ of that size is half as
-/// fast as one of unlimited size. From the lab: see docs/DOCTOR.md, `nfs.rsize`.
+/// The fixed cost of one call, expressed in bytes: with READs of this size, the rate is half of
+/// what unlimited READs reach. From the lab: docs/DOCTOR.md, `nfs.rsize`.
 const CALL_OVERHEAD_BYTES: f64 = 16.0 * 1024.0;
 
-/// With less the kernel's readahead holds a plain reader back: one segment.
+/// One segment. With a smaller readahead, the kernel limits a plain reader.
 const MIN_READAHEAD_KIB: u64 = 1024;
 
-/// The share that a plain reader of an NFS mount loses by readahead of 128 KiB: a
-/// guess between nothing (short round trips) and nine tenths.
+/// The share that a plain reader of an NFS mount loses with a readahead of 128 KiB. A guess: the
+/// loss is between nothing (short round trips) and nine tenths.
 const READAHEAD_COST: f64 = 0.3;
 
-/// Each open and stat is a round trip; large reads do not feel it.
+/// Each open and stat costs a round trip; large reads are not affected.
 const NOAC_COST: f64 = 0.1;
 
 pub(super) fn answers(facts: &DoctorFacts) -> CheckOutcome {
-    // A volume's file says of each replica whether it has to be a mount.
+    // A volume's configuration says for each replica whether it must be a mount.
     let want_mounts = facts.volume.is_none() && facts.replicas.iter().any(|r| r.nfs.is_some());
     let judge = |(i, replica): (usize, &ExaminedReplica)| {
         let path = &replica.path;
@@ -112,7 +112,7 @@ pub(super) fn volume(facts: &DoctorFacts) -> CheckOutcome {
     CheckOutcome::Checked(facts.refused.iter().map(judge).collect())
 }
 
-/// What a group of replicas with one path to their data loses of the volume.
+/// The share of the volume that a group of replicas loses because they share one path to the data.
 fn shared_path_cost(facts: &DoctorFacts, group: &[usize]) -> f64 {
     (group.len() as f64 - 1.0) * replica_share(facts)
 }
@@ -168,7 +168,7 @@ pub(super) fn one_connection(facts: &DoctorFacts) -> CheckOutcome {
                 ),
             )
         } else {
-            // Once the kernel shares the mount as well, the second shows the first's source.
+            // Once the kernel also shares the mount, the second mount shows the first one's source.
             let trunking = if first.version.as_deref() >= Some("4.1") {
                 ", or NFSv4.1 trunking found their addresses to be one server"
             } else {
@@ -190,13 +190,14 @@ pub(super) fn one_connection(facts: &DoctorFacts) -> CheckOutcome {
     CheckOutcome::Checked(facts.one_connection.iter().filter_map(judge).collect())
 }
 
-/// The share of a rate that calls of `size` bytes lose to the calls themselves.
+/// The share of the rate that calls of `size` bytes lose to the fixed cost of calls, compared with
+/// calls of `best` bytes.
 fn call_overhead_share(size: u64, best: u64) -> f64 {
     let rate = |size: u64| size as f64 / (size as f64 + CALL_OVERHEAD_BYTES);
     1.0 - rate(size) / rate(best)
 }
 
-/// What is wrong with rsize or wsize, of `size` bytes where it could have `best`.
+/// The finding about an rsize or wsize of `size` bytes that could be `best`.
 fn transfer_size_finding(
     facts: &DoctorFacts,
     i: usize,
@@ -232,7 +233,7 @@ fn transfer_size_finding(
     }
 }
 
-/// Asks about each fault in the options of the NFS mounts.
+/// Applies a rule to each fault in the options of the NFS mounts.
 fn check_option_faults(
     facts: &DoctorFacts,
     judge: impl Fn(usize, &OptionFault) -> Option<RawFinding>,
@@ -259,7 +260,7 @@ pub(super) fn wsize(facts: &DoctorFacts) -> CheckOutcome {
     check_option_faults(facts, |i, fault| match *fault {
         OptionFault::Wsize { size: now, best, calls } => {
             let problem = transfer_size_finding(facts, i, "wsize", [now, best, calls]);
-            // Reads do not feel it.
+            // Reads are not affected.
             Some(RawFinding { cost: 0.0, ..problem })
         }
         _ => None,
@@ -411,7 +412,8 @@ pub(super) fn attributes(facts: &DoctorFacts) -> CheckOutcome {
     })
 }
 
-/// Past the page cache there are no data caches to be kept apart.
+/// With reads past the page cache, the mounts have no data caches that nosharecache would keep
+/// apart.
 pub(super) fn nosharecache(facts: &DoctorFacts) -> CheckOutcome {
     check_nfs_replicas(facts, |i, replica, nfs| {
         let same = |(j, other): (usize, &ExaminedReplica)| {
@@ -433,9 +435,9 @@ pub(super) fn nosharecache(facts: &DoctorFacts) -> CheckOutcome {
     })
 }
 
-/// fanfs reads ahead by itself and has the kernel's turned off on replicas
-/// (`POSIX_FADV_RANDOM`, or O_DIRECT); what is left is passthrough, and whoever
-/// reads the mounts themselves.
+/// fanfs reads ahead itself, and turns the kernel's readahead off on replicas (`POSIX_FADV_RANDOM`,
+/// or O_DIRECT). The kernel's readahead still matters for passthrough, and for programs that read
+/// the mounts directly.
 pub(super) fn readahead(facts: &DoctorFacts) -> CheckOutcome {
     if facts.volume.is_some() && !facts.settings.passthrough {
         return CheckOutcome::NotApplicable;

@@ -1,4 +1,4 @@
-//! Rules about the way to the servers: calls, packets, links, clocks.
+//! Rules about the path to the servers: calls, packets, links, clocks.
 
 use super::rates::{is_latency_outlier, median};
 use super::remount::{MIN_BACKLOG, PERSIST_HINT, replica_remount_command};
@@ -8,44 +8,44 @@ use crate::doctor::facts::{
 };
 use crate::volume::shell_word;
 
-/// Calls below which a share of them means nothing.
+/// With fewer calls, a share of them means nothing.
 const MIN_CALLS: u64 = 100;
 
-/// Over TCP a call is sent again only after `timeo` (60 s) or a broken connection:
-/// one in a thousand is a server that goes away; "Managing NFS and NIS" (Stern)
-/// calls 5 % of all calls bad, of UDP's days.
+/// Over TCP, the client sends a call again only after `timeo` (60 s) or a broken connection. So one
+/// call in a thousand indicates a server that goes away. "Managing NFS and NIS" (Stern) calls 5 %
+/// of all calls bad, for UDP.
 const RETRANSMIT_SHARE: f64 = 0.001;
 const HIGH_RETRANSMIT_SHARE: f64 = 0.05;
 
-/// READs below which their mean says nothing: a disk that wakes up once is in it.
+/// With fewer READs, their mean means nothing: it may include a disk's spin-up.
 const MIN_READS: u64 = 1000;
 
-/// Segments below which a share of them means nothing.
+/// With fewer segments, a share of them means nothing.
 const MIN_SEGMENTS: u64 = 1000;
 
-/// Of segments that came out of order, or had to be sent again. TCP's rate is at
-/// most 1.22 MSS / (RTT sqrt(loss)) (Mathis 1997): with 1448 bytes and 1 ms a loss
-/// of 1e-3 leaves 56 MB/s and 1e-2 18 MB/s. Segments behind a lost one count as out
-/// of order too, so their share is above the loss.
+/// The share of segments that came out of order or were retransmitted. TCP's rate is at most 1.22
+/// MSS / (RTT sqrt(loss)) (Mathis 1997). With 1448 bytes and 1 ms, a loss of 1e-3 leaves 56 MB/s
+/// and 1e-2 leaves 18 MB/s. The segments behind a lost one count as out of order too, so the share
+/// is above the loss.
 const LOSS_SHARE: f64 = 1e-3;
 const HIGH_LOSS_SHARE: f64 = 1e-2;
 
 /// The kernel's overhead takes half of a receive buffer (tcp(7), tcp_adv_win_scale 1).
 const WINDOW_SHARE_OF_BUFFER: f64 = 0.5;
 
-/// A gigabit: 118 MB/s, below any one gateway worth fanning out from.
+/// One gigabit: 118 MB/s, less than any single gateway that is worth combining with others.
 const SLOW_LINK_MBIT: u64 = 1000;
 
-/// What IP's and TCP's headers and options take of a packet at most, with some to
-/// spare for tunnels, bytes.
+/// The most that the headers and options of IP and TCP take of a packet, with a margin for tunnels,
+/// bytes.
 const TCP_IP_HEADER_BYTES: u64 = 100;
 
-/// Ethernet's.
+/// The MTU of Ethernet, bytes.
 const ETHERNET_MTU: u64 = 1500;
 
-/// NFS servers stamp changes with their own clocks; make(1), and fanfs's view of
-/// what was changed lately, compare them with each other. A second is what old file
-/// systems resolve, and far above NTP's milliseconds.
+/// NFS servers stamp changes with their own clocks. make(1) compares these times, and so does fanfs
+/// for recent changes. One second is the resolution of old filesystems, and far above NTP's
+/// milliseconds.
 const MAX_CLOCK_SKEW_S: f64 = 1.0;
 
 pub(super) fn retransmits(facts: &DoctorFacts) -> CheckOutcome {
@@ -98,7 +98,7 @@ pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
     check_nfs_with_counters(facts, |i, replica| {
         let nfs = replica.nfs.as_ref()?;
         let backlog = nfs.backlog.filter(|backlog| *backlog >= MIN_BACKLOG)?;
-        // The slots of the connection are counted, not those of an NFSv4.1 session.
+        // The kernel counts the slots of the connection, not those of an NFSv4.1 session.
         let rdma = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("rdma"));
         let remedy = if rdma {
             "sysctl -w sunrpc.rdma_slot_table_entries=1024, then mount again".to_owned()
@@ -124,7 +124,7 @@ pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
     })
 }
 
-/// A slow gateway shows without reading anything, where there was traffic.
+/// Finds a slow gateway from past traffic, without reading anything.
 pub(super) fn round_trips(facts: &DoctorFacts) -> CheckOutcome {
     let reads = |replica: &ExaminedReplica| -> Option<ReadCallStats> {
         replica.nfs.as_ref()?.reads.clone().filter(|reads| reads.calls >= MIN_READS)
@@ -132,7 +132,7 @@ pub(super) fn round_trips(facts: &DoctorFacts) -> CheckOutcome {
     check_nfs_with_counters(facts, |i, replica| {
         let mine = reads(replica)?;
         let like_mine = |reads: &ReadCallStats| {
-            // Large READs take longer than small ones.
+            // Compare only READs of similar size: large ones take longer.
             reads.bytes_each <= 2 * mine.bytes_each && mine.bytes_each <= 2 * reads.bytes_each
         };
         let others = facts.replicas.iter().enumerate().filter(|(j, _)| *j != i);
@@ -156,7 +156,7 @@ pub(super) fn round_trips(facts: &DoctorFacts) -> CheckOutcome {
     })
 }
 
-/// Asks about each NFS replica that has counters.
+/// Applies a rule to each NFS replica, if mountstats has counters.
 fn check_nfs_with_counters(
     facts: &DoctorFacts,
     rule: impl Fn(usize, &ExaminedReplica) -> Option<RawFinding>,
@@ -168,7 +168,7 @@ fn check_nfs_with_counters(
     check_nfs_replicas(facts, |i, replica, _| rule(i, replica))
 }
 
-/// Why nothing is known of the connections, where that is so.
+/// Why the connections are unknown, if they are.
 fn connections_unknown(facts: &DoctorFacts) -> Option<CheckOutcome> {
     let mut tcp = facts.replicas.iter().filter(|r| r.nfs.is_some()).peekable();
     tcp.peek()?;
@@ -232,7 +232,7 @@ fn interface_of<'a>(
     facts.interfaces.iter().find(|one| one.name == *name)
 }
 
-/// A driver's word for a device without a speed of its own is none.
+/// The link speed, if it is real: the driver of a virtual device reports a made-up one.
 fn known_speed_mbit(interface: &NetworkInterface) -> Option<u64> {
     interface.speed_mbit.filter(|_| !interface.is_virtual)
 }
@@ -313,15 +313,15 @@ pub(super) fn mtu(facts: &DoctorFacts) -> CheckOutcome {
     })
 }
 
-/// A path that takes smaller packets than its interface sends.
+/// A path whose MTU is smaller than its interface's.
 struct SmallPathMtu<'a> {
     route: &'a ServerRoute,
     interface: &'a NetworkInterface,
-    /// The interface's.
+    /// The interface's MTU.
     mtu: u64,
-    /// The path's, where the kernel knows it.
+    /// The path's MTU, if the kernel knows it.
     believed: Option<u64>,
-    /// Whether large segments are sent, and dropped.
+    /// Whether this machine sends large segments that the path drops.
     stalls: bool,
 }
 
@@ -332,8 +332,8 @@ impl<'a> SmallPathMtu<'a> {
         let mtu = interface.mtu?;
         let believed = route.mtu.filter(|path| *path < mtu);
         let connections = replica.connections.as_deref().unwrap_or_default();
-        // Firewalls drop large echoes as well. Segments of that size that came are
-        // the better witness.
+        // Firewalls drop large echoes too. Received segments of that size prove that the path
+        // carries them.
         let came = connections
             .iter()
             .filter_map(|connection| connection.received_mss)
@@ -342,7 +342,7 @@ impl<'a> SmallPathMtu<'a> {
         if !is_dropped && believed.is_none() {
             return None;
         }
-        // Where TCP agreed on smaller segments at the start, data gets through.
+        // If TCP agreed on smaller segments at the start, data gets through.
         let largest = connections.iter().filter_map(|connection| connection.mss).max();
         let is_agreed = largest.is_some_and(|mss| mss + TCP_IP_HEADER_BYTES < mtu);
         let stalls = is_dropped && !is_agreed && mtu > ETHERNET_MTU;
@@ -358,8 +358,8 @@ impl<'a> SmallPathMtu<'a> {
         }
     }
 
-    /// What helps until then: a number only where one is known that is less than what is used
-    /// now.
+    /// A workaround for the time until the fix. It names an MTU only if one is known that is
+    /// smaller than the current one.
     fn workaround(&self) -> Option<String> {
         let smaller = self.believed.or((self.mtu > ETHERNET_MTU).then_some(ETHERNET_MTU))?;
         let to = &self.route.to;

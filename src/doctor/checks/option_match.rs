@@ -8,13 +8,13 @@ use super::{
 use crate::format::format_bytes;
 use crate::mount_table::option_rules::{MAX_RSIZE, OptionFault};
 
-/// An option's value, where it is to be compared.
+/// An option's value; `None` if it must not be compared.
 type OptionValue = fn(&NfsFacts) -> Option<String>;
 
-/// The replicas, by index, that have each value of an option.
+/// For each value of an option, the indices of the replicas that have it.
 type ReplicasByValue = BTreeMap<String, Vec<usize>>;
 
-/// The options that are compared, besides rsize.
+/// The options that are compared, in addition to rsize.
 const OPTIONS: [(&str, OptionValue); 5] = [
     ("sec", security),
     ("proto", transport),
@@ -23,8 +23,8 @@ const OPTIONS: [(&str, OptionValue); 5] = [
     ("actimeo", attribute_times),
 ];
 
-/// What differs between the mounts, also where it has a check of its own: not the version, as
-/// 3 beside 4.2 keeps connections apart.
+/// Reports the options that differ between the mounts, even if they have their own check. The NFS
+/// version may differ: 3 beside 4.2 keeps connections apart.
 pub(super) fn options_match(facts: &DoctorFacts) -> CheckOutcome {
     if nfs_mounts(facts).count() < 2 {
         return CheckOutcome::NotApplicable;
@@ -46,7 +46,7 @@ fn security(nfs: &NfsFacts) -> Option<String> {
     Some(option.unwrap_or("sys").to_owned())
 }
 
-/// UDP has a check of its own.
+/// The transport. UDP is not compared, because it has its own check.
 fn transport(nfs: &NfsFacts) -> Option<String> {
     let proto = nfs.proto.as_deref().filter(|proto| !proto.starts_with("udp"))?;
     Some(proto.trim_end_matches('6').to_owned())
@@ -58,7 +58,8 @@ fn attribute_times(nfs: &NfsFacts) -> Option<String> {
     Some(if nfs.noac { "noac".to_owned() } else { times })
 }
 
-/// `None` where the option is not to be compared of some mount.
+/// Groups the replicas by an option's value; `None` if the option of some mount must not be
+/// compared.
 fn group_by_option(facts: &DoctorFacts, value: OptionValue) -> Option<ReplicasByValue> {
     let mut groups = ReplicasByValue::new();
     for (i, nfs) in nfs_mounts(facts) {
@@ -67,8 +68,8 @@ fn group_by_option(facts: &DoctorFacts, value: OptionValue) -> Option<ReplicasBy
     Some(groups)
 }
 
-/// The values of rsize, where some are too small and others are not. What a server may clamp
-/// differs by some calls a segment at most.
+/// Groups the replicas by rsize, if some are too small and others are not. Other differences, such
+/// as servers that clamp to different sizes, change the calls per segment only a little.
 fn group_by_small_rsize(facts: &DoctorFacts) -> ReplicasByValue {
     let is_small = |(i, _): (usize, &NfsFacts)| {
         remount::option_faults(facts, i)

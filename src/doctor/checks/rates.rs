@@ -1,36 +1,36 @@
-//! Rules about what was measured.
+//! Rules about measured rates.
 
 use super::{CheckOutcome, CheckStatus, RawFinding, join_replica_names};
 use crate::doctor::facts::{DoctorFacts, MeasuredRates, NetworkInterface, RateMeasurement};
 use crate::format::format_mib_rate;
 
-/// A replica below so much of the others' median is slow: rates on busy machines
-/// and networks differ by a quarter from one second to the next, not by a half.
+/// A replica below this fraction of the others' median is slow. On busy machines and networks,
+/// rates differ by a quarter from one second to the next, but not by half.
 const SLOW_RATE_SHARE: f64 = 0.5;
 const VERY_SLOW_RATE_SHARE: f64 = 0.25;
 
-/// Together below so much of the sum of each alone, something is shared. Three
-/// rate-limited replicas reach 0.95 and more here.
+/// If the rate of all together is below this fraction of the sum of their rates alone, they share a
+/// bottleneck. Three rate-limited replicas reach 0.95 and more in the lab.
 const SHARED_BOTTLENECK_SHARE: f64 = 0.75;
 
-/// Together below so many times the best alone, reading all gains nothing.
+/// If the rate of all together is below this multiple of the best alone, reading all gains nothing.
 const MIN_GAIN: f64 = 1.2;
 
-/// A latency so many times the others' median, and so much more, is another way or a
-/// server that is busy. A tick of the clock is up to 4 ms, which a busy machine or a
-/// throttle adds by itself.
+/// A latency above both this multiple of the others' median and this margin means a different path
+/// or a busy server. A busy machine or a throttle can add a clock tick of up to 4 ms.
 const OUTLIER_FACTOR: f64 = 4.0;
 const OUTLIER_MARGIN_MS: f64 = 5.0;
 
-/// Whether a latency stands out from the others' median, both ms.
+/// Whether a latency is an outlier compared with the others' median, both in ms.
 pub(super) fn is_latency_outlier(mine: f64, others: f64) -> bool {
     mine > OUTLIER_FACTOR * others && mine > others + OUTLIER_MARGIN_MS
 }
 
-/// The payload that a full link carries: TCP and NFS take 6 % of 1500 bytes.
+/// The share of a full link that carries payload: TCP and NFS take 6 % of 1500 bytes, and the rest
+/// is a margin.
 const FULL_LINK_SHARE: f64 = 0.85;
 
-/// With less idle the processors are what is shared.
+/// With less idle time, the replicas share the CPUs as their bottleneck.
 const MIN_IDLE_SHARE: f64 = 0.1;
 
 fn measured_rates(facts: &DoctorFacts) -> Result<&MeasuredRates, CheckOutcome> {
@@ -44,11 +44,11 @@ fn measured_rates(facts: &DoctorFacts) -> Result<&MeasuredRates, CheckOutcome> {
 pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
-    // Of an even number the mean of the two in the middle.
+    // For an even number of values, the mean of the middle two.
     Some((values.get(n.checked_sub(1)? / 2)? + values.get(n / 2)?) / 2.0)
 }
 
-/// The median of the others' values.
+/// The median of the other replicas' values.
 fn median_of_others(
     measured: &MeasuredRates,
     i: usize,
@@ -77,7 +77,7 @@ pub(super) fn slow(facts: &DoctorFacts) -> CheckOutcome {
     CheckOutcome::Checked(found)
 }
 
-/// A replica that failed, or did not deliver anything.
+/// The finding about a replica that failed or delivered nothing.
 fn unreadable(facts: &DoctorFacts, measured: &MeasuredRates, i: usize) -> Option<RawFinding> {
     let sample = &measured.alone[i];
     let name = &facts.replicas[i].name;
@@ -104,7 +104,7 @@ fn unreadable(facts: &DoctorFacts, measured: &MeasuredRates, i: usize) -> Option
     })
 }
 
-/// A replica far below the others.
+/// The finding about a replica that is far slower than the others.
 fn slower(facts: &DoctorFacts, measured: &MeasuredRates, i: usize) -> Option<RawFinding> {
     let rate = measured.alone[i].rate?;
     let other = median_of_others(measured, i, |sample| sample.rate)?;
@@ -154,7 +154,7 @@ pub(super) fn latency(facts: &DoctorFacts) -> CheckOutcome {
     CheckOutcome::Checked(measured.alone.iter().enumerate().filter_map(rule).collect())
 }
 
-/// Together over the best alone, where two at least were read.
+/// The rate of all together divided by the best alone, if at least two replicas were read.
 pub(super) fn measured_gain(facts: &DoctorFacts) -> Option<f64> {
     let measured = facts.measured.as_ref()?;
     let read = |sample: &&RateMeasurement| sample.rate.is_some();
@@ -206,7 +206,7 @@ pub(super) fn together(facts: &DoctorFacts) -> CheckOutcome {
     }])
 }
 
-/// What replicas share.
+/// The bottleneck that replicas share.
 struct Bottleneck {
     text: String,
     remedy: String,
@@ -218,7 +218,7 @@ impl Bottleneck {
     }
 }
 
-/// What `replicas` share, as far as it is known.
+/// Finds the bottleneck that `replicas` share, if the facts show it.
 fn find_bottleneck(facts: &DoctorFacts, together: f64, replicas: &[usize]) -> Bottleneck {
     let full = |interface: &&NetworkInterface| {
         let goes_by_it = |i: &usize| {

@@ -1,7 +1,7 @@
-//! The one command that mounts a replica again with all that has to change of its options.
+//! Builds the one command that mounts a replica again with all changes of its options.
 //!
-//! Every finding about a mount's options proposes the same command. Commands that change one
-//! option each would undo each other, as each begins with the options of now.
+//! Every finding about a mount's options proposes this command. Commands that change one option
+//! each would undo each other, because each starts from the current options.
 
 use std::time::Duration;
 
@@ -10,23 +10,22 @@ use crate::mount_table::option_rules::{
     CheckedOptions, MountUse, OptionChange, OptionFault, find_faults, remount_command,
 };
 
-/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
-/// reads wait for.
+/// nfsiostat's "avg bklog". With one call waiting at each send, reads wait for slots.
 pub(super) const MIN_BACKLOG: f64 = 1.0;
 
-/// Stands behind commands that mount again.
+/// The hint that follows commands that mount again.
 pub const PERSIST_HINT: &str = "  (first end what is mounted over it, with fanfs umount; put the \
                                    same options into /etc/fstab or the .mount unit)";
 
-/// Below a quarter of the segment READs are small enough to be felt: four calls a
-/// segment. In the lab (docs/DOCTOR.md) 256 KiB and more deliver the same.
+/// Four calls per segment: below a quarter of the segment, READs are small enough to cost rate. In
+/// the lab (docs/DOCTOR.md), 256 KiB and more deliver the same rate.
 const MAX_CALLS_PER_SEGMENT: u64 = 4;
 
-/// One TCP connection is one core's work at either end; it carries 10 to 25 Gbit/s.
-/// From 25 Gbit/s on one is the limit (nfs(5) has `nconnect` for that).
+/// One TCP connection is limited to one core at either end and carries 10 to 25 Gbit/s. From 25
+/// Gbit/s on, one connection is the limit (`nconnect` in nfs(5) adds more).
 const ONE_CONNECTION_MBIT: u64 = 25_000;
 
-/// What the rules find in the options of a replica's mount.
+/// The faults that the rules find in the options of a replica's mount.
 pub(super) fn option_faults(facts: &DoctorFacts, i: usize) -> Vec<OptionFault> {
     let Some(nfs) = &facts.replicas[i].nfs else { return Vec::new() };
     let [_, file_max, _, dir_max] = nfs.attribute_times_s;
@@ -58,40 +57,40 @@ pub(super) fn option_faults(facts: &DoctorFacts, i: usize) -> Vec<OptionFault> {
     find_faults(&have, &want).into_iter().filter(is_felt).collect()
 }
 
-/// The fault of the protocol: true for NFSv2, false for UDP.
+/// Whether the protocol is outdated: `Some(true)` for NFSv2, `Some(false)` for UDP.
 pub(super) fn outdated_protocol(nfs: &NfsFacts) -> Option<bool> {
     let old = nfs.version.as_deref() == Some("2");
     let udp = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("udp"));
     (old || udp).then_some(old)
 }
 
-/// Connections that cannot use all of their link.
+/// A number of connections that cannot fill their link.
 pub(super) struct TooFewConnections {
     pub(super) connections: u64,
     pub(super) link_mbit: u64,
 }
 
-/// Whether the connections over a replica's interface are too few for it.
+/// Whether the connections through a replica's interface are too few to fill the link.
 pub(super) fn too_few_connections(facts: &DoctorFacts, i: usize) -> Option<TooFewConnections> {
     let replica = &facts.replicas[i];
     let nfs = replica.nfs.as_ref()?;
     let interface = replica.route.as_ref()?.interface.as_ref()?;
     let link = facts.interfaces.iter().find(|one| one.name == *interface)?;
     let speed = link.speed_mbit.filter(|_| !link.is_virtual)?;
-    // Replicas behind one interface have a connection each already.
+    // Replicas behind one interface already have one connection each.
     let beside = facts.replicas.iter().filter(|other| {
         other.route.as_ref().and_then(|route| route.interface.as_ref()) == Some(interface)
     });
     let connections: u64 = beside.filter_map(|r| Some(r.nfs.as_ref()?.nconnect)).sum();
     let needed = speed.div_ceil(ONE_CONNECTION_MBIT);
-    // RDMA has no connections of that kind.
+    // RDMA is not limited in this way.
     let tcp = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("tcp"));
     let is_enough = !tcp || speed < ONE_CONNECTION_MBIT || connections > needed;
     (!is_enough && nfs.nconnect < 2).then_some(TooFewConnections { connections, link_mbit: speed })
 }
 
-/// Whether NFSv4.1 trunking found the addresses of the group to be one server; `None` where
-/// the kernel spreads the calls of each mount over all of them.
+/// Whether NFSv4.1 trunking found that the addresses of the group belong to one server. `None` if
+/// the kernel spreads each mount's calls over all of these addresses.
 pub(super) fn is_trunked(facts: &DoctorFacts, group: &[usize]) -> Option<bool> {
     let nfs = |i: usize| facts.replicas[i].nfs.as_ref();
     let first = nfs(group[0])?;
@@ -99,7 +98,7 @@ pub(super) fn is_trunked(facts: &DoctorFacts, group: &[usize]) -> Option<bool> {
     (!trunked || first.max_connect < 2).then_some(trunked)
 }
 
-/// All changes of the options of one replica's mount.
+/// All option changes for one replica's mount.
 fn option_changes(facts: &DoctorFacts, i: usize) -> Vec<OptionChange> {
     let Some(nfs) = &facts.replicas[i].nfs else { return Vec::new() };
     let with = |options: &[&str]| options.iter().map(|option| (*option).to_owned()).collect();
@@ -122,8 +121,8 @@ fn option_changes(facts: &DoctorFacts, i: usize) -> Vec<OptionChange> {
     all
 }
 
-/// The command that mounts a replica again with all changes of its options; of all replicas
-/// on that mount. Empty where it is no NFS mount.
+/// The command that mounts a replica again with all option changes, including those for other
+/// replicas on the same mount. Empty if it is not an NFS mount.
 pub(super) fn replica_remount_command(facts: &DoctorFacts, i: usize) -> String {
     let replica = &facts.replicas[i];
     let Some((nfs, point)) = replica.nfs.as_ref().zip(replica.mount_point.as_deref()) else {

@@ -2,7 +2,7 @@ use super::*;
 use crate::doctor::facts::*;
 
 mod fixture;
-/// What findings say and propose.
+/// The texts and remedies of findings.
 mod words;
 
 pub(crate) use fixture::healthy;
@@ -18,7 +18,7 @@ const PLANTS: &[Plant] = &[
     ("replica.answers", B, |f| f.replicas[1].state = "absent"),
     ("replica.answers", B, |f| f.replicas[1].state = "failed"),
     ("replica.answers", B, |f| {
-        // The directory that the mount would cover.
+        // The directory underneath the mount point.
         f.replicas[1] = ExaminedReplica {
             mount_point: Some("/".into()),
             fs_type: Some("ext4".into()),
@@ -194,7 +194,7 @@ fn what_is_planted_is_found_and_nothing_else() {
         plant(&mut facts);
         let CheckReport { rows, findings } = run_checks(&facts);
         assert!(!findings.is_empty(), "plant {i}, {id}: nothing found");
-        // An option of one mount alone also makes it unlike the others.
+        // An option that only one mount has also makes that mount differ from the others.
         let is_meant = |finding: &&Finding| finding.id != "nfs.alike" || *id == "nfs.alike";
         for finding in findings.iter().filter(is_meant) {
             assert_eq!((finding.id, finding.severity), (*id, *status), "plant {i}: {findings:#?}");
@@ -208,9 +208,9 @@ fn what_is_planted_is_found_and_nothing_else() {
     assert_eq!(CHECKS.iter().filter(planted).count(), CHECKS.len(), "a check without a plant");
 }
 
-/// Changes of the facts that no check may find anything in.
+/// Changes of the facts that must cause no finding.
 const HARMLESS: &[fn(&mut DoctorFacts)] = &[
-    // Segments of 8 MiB take eight calls of the largest rsize as well.
+    // Segments of 8 MiB take eight calls even with the largest rsize.
     |f| {
         f.settings.segment_size = 8 << 20;
         nfs(f, 1).rsize = Some(512 << 10);
@@ -220,7 +220,7 @@ const HARMLESS: &[fn(&mut DoctorFacts)] = &[
         f.machine.tcp_receive_buffer = Some(64 << 20);
         (0..3).for_each(|i| nfs(f, i).proto = Some("rdma".into()));
     },
-    // A server that takes no more; four calls a segment.
+    // A server that clamps to 256 KiB: four calls per segment.
     |f| nfs(f, 1).rsize = Some(256 << 10),
     |f| nfs(f, 1).wsize = Some(4096),
     |f| {
@@ -250,14 +250,14 @@ const HARMLESS: &[fn(&mut DoctorFacts)] = &[
         connection(f, 1).out_of_order = 50;
     },
     |f| connection(f, 1).min_rtt_ms = Some(2.0),
-    // No echo is answered: nothing is known of large ones either.
+    // No echo is answered, so nothing is known about large ones.
     |f| {
         route(f, 1).small_echo = Some(false);
         route(f, 1).large_echo = None;
     },
-    // A firewall drops large echoes, and segments as large come.
+    // A firewall drops large echoes, but segments of that size arrive.
     |f| route(f, 1).large_echo = Some(false),
-    // veth's 10 Gbit/s, a bridge's 10 Mbit/s are words.
+    // The speeds of veth (10 Gbit/s) and of a bridge (10 Mbit/s) are made up.
     |f| {
         f.interfaces[0].speed_mbit = Some(10);
         f.interfaces[0].is_virtual = true;

@@ -1,5 +1,5 @@
-//! One open file, which all its handles share. It keeps the version that they read and the
-//! handles that may write, and moves them all to another version at once.
+//! An open file, shared by all its handles. It keeps the version that they read and the handles
+//! that may write, and moves all of them to another version at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,32 +14,31 @@ use crate::read::OpenFile;
 use crate::sync::{LockRank, RankedMutex};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 
-/// A regular file that is open: all its handles read the same version, or, while
-/// it is written, what the write replica has.
+/// A regular file that is open. All its handles read the same version. While a handle may write,
+/// they read what the write replica has.
 pub(in crate::fs) struct OpenInode {
     state: RankedMutex<OpenInodeState>,
-    /// What the kernel reads by itself, for as long as any handle is open.
+    /// The file that the kernel reads by itself, for as long as any handle is open.
     backing: Option<Arc<PassthroughFile>>,
-    /// Keeps reads and changes of it apart.
+    /// Separates reads and changes of the file.
     pub(in crate::fs) gate: Arc<WriteGate>,
 }
 
 struct OpenInodeState {
     file: Arc<OpenFile>,
-    /// When a replica last said that this is the version there is; `None` where it is not
-    /// known which there is.
+    /// When a replica last confirmed this version; `None` if it may be out of date.
     checked_at: Option<Instant>,
     /// Handles that may write.
     writers: Vec<Arc<Writer>>,
-    /// How often it came to be written.
+    /// How often the file was opened for writing while it had no writer.
     write_epoch: u64,
 }
 
-/// How to read a file now.
+/// Where to read a file from now.
 pub(in crate::fs) enum ReadSource {
-    /// Any replica that has this version; the epoch that it belongs to.
+    /// Any replica that has this version, and the epoch of the read.
     AnyReplica(Arc<OpenFile>, u64),
-    /// The write replica, through this if there is one.
+    /// The write replica, through this writer if there is one.
     WriteReplica(Option<Arc<Writer>>),
 }
 
@@ -59,12 +58,12 @@ impl OpenInode {
         Self { state: RankedMutex::new(LockRank::OpenInode, state), backing, gate }
     }
 
-    /// The version to read now, if it is not being written.
+    /// The version to read now, unless the file has writers.
     pub(in crate::fs) fn current(&self) -> Arc<OpenFile> {
         Arc::clone(&self.state.lock().file)
     }
 
-    /// What `own`, a handle's writer if it has one, is to be read from now.
+    /// Where a handle whose writer is `own` reads from now.
     pub(in crate::fs) fn read_source(&self, own: Option<&Arc<Writer>>) -> ReadSource {
         let state = self.state.lock();
         if state.writers.is_empty() {
@@ -74,47 +73,44 @@ impl OpenInode {
         ReadSource::WriteReplica(readable.cloned())
     }
 
-    /// Whether a read that began at `epoch` was of one version.
+    /// Whether no write epoch has begun since `epoch`: a read from then on was of one version.
     pub(in crate::fs) fn is_same_epoch(&self, epoch: u64) -> bool {
         self.state.lock().write_epoch == epoch
     }
 
-    /// Keeps writes from beginning for as long as the result lives, if none has since
-    /// `epoch`. Never waits.
+    /// Prevents writes while the guard lives, if none has begun since `epoch`. Never waits.
     pub(in crate::fs) fn block_writes(&self, epoch: u64) -> Option<RwLockReadGuard<'_, ()>> {
-        // Whoever writes has begun an epoch first.
+        // A writer begins an epoch before it writes.
         self.gate.try_lock_shared().filter(|_| self.is_same_epoch(epoch))
     }
 
-    /// One of the handles that may write it.
     pub(in crate::fs) fn any_writer(&self) -> Option<Arc<Writer>> {
         self.state.lock().writers.first().cloned()
     }
 
-    /// A handle by which he may write it.
+    /// A handle by which a caller with these credentials may write the file.
     pub(in crate::fs) fn writer_of(&self, who: &Credentials) -> Option<Arc<Writer>> {
         self.state.lock().writers.iter().find(|writer| writer.credentials == *who).cloned()
     }
 
-    /// What a change through any of its handles came to, if it may have been lost.
+    /// The error of a change through any of its handles, if the change may have been lost.
     pub(in crate::fs) fn deferred_error(&self) -> Option<Errno> {
         self.state.lock().writers.iter().find_map(|writer| writer.deferred_error())
     }
 
-    /// Whether any handle may write it.
     pub(in crate::fs) fn has_writers(&self) -> bool {
         !self.state.lock().writers.is_empty()
     }
 
-    /// A handle may write it from now on.
+    /// Adds a handle that may write.
     pub(in crate::fs) fn add_writer(&self, writer: Arc<Writer>) {
         let mut state = self.state.lock();
         state.write_epoch += u64::from(state.writers.is_empty());
         state.writers.push(writer);
     }
 
-    /// A handle may not write it any more. Returns the version that is left for the
-    /// one that `make` makes of it, where it was the last.
+    /// Removes a handle that may write. If it was the last one, `make` makes the next version of
+    /// the present one, and the present one is returned.
     pub(in crate::fs) fn remove_writer(
         &self,
         writer: &Arc<Writer>,
@@ -128,9 +124,8 @@ impl OpenInode {
         Some(state.replace(make))
     }
 
-    /// Its rights or owner were changed here, and nothing of its data: `version` is what
-    /// that made of it. Who has it open need not open it again, and might not be allowed
-    /// to any more.
+    /// Adopts `version`, which a change of owner or permissions made here. The data is unchanged,
+    /// so handles keep what replicas have open. Opening again could fail under the new permissions.
     pub(in crate::fs) fn adopt_metadata_change(
         &self,
         version: FileVersion,
@@ -147,7 +142,7 @@ impl OpenInode {
         Some(old)
     }
 
-    /// It has another name: `make` makes the same version of it.
+    /// The file has another name: `make` makes the same version with the new path.
     pub(in crate::fs) fn adopt_rename(
         &self,
         make: impl FnOnce(&OpenFile) -> OpenFile,
@@ -155,29 +150,29 @@ impl OpenInode {
         self.state.lock().replace(make)
     }
 
-    /// What the kernel reads by itself.
+    /// The file that the kernel reads by itself.
     pub(in crate::fs) fn backing(&self) -> Option<&Arc<PassthroughFile>> {
         self.backing.as_ref()
     }
 
-    /// Whether its version has not been checked for `ttl`.
+    /// Whether its version was not confirmed for `ttl`.
     pub(in crate::fs) fn is_check_due(&self, ttl: Duration, now: Instant) -> bool {
         let checked = self.state.lock().checked_at;
         checked.is_none_or(|checked| now.saturating_duration_since(checked) >= ttl)
     }
 
-    /// Nobody knows a newer version than the one that is read.
+    /// Confirms that the current version is the latest.
     pub(in crate::fs) fn mark_checked(&self) {
         self.state.lock().checked_at = Some(Instant::now());
     }
 
-    /// The version that is read may not be the one there is.
+    /// The current version may be out of date.
     pub(in crate::fs) fn mark_unchecked(&self) {
         self.state.lock().checked_at = None;
     }
 
-    /// Moves on to `version`, if that is another one; returns the one left.
-    /// `make` is called under this inode's lock and must not ask it anything.
+    /// Moves to `version`, if that is another one, and returns the one that it left. `make` is
+    /// called under this inode's lock and must not call its methods.
     pub(in crate::fs) fn adopt_version(
         &self,
         version: FileVersion,
@@ -187,8 +182,8 @@ impl OpenInode {
         self.adopt_opened(version, mode, None, make)
     }
 
-    /// As [`OpenInode::adopt_version`], for a replica's open that showed `version`. What
-    /// it opened goes to that version and to no other.
+    /// As [`OpenInode::adopt_version`], for a replica's open that showed `version`. The file that
+    /// it opened belongs to that version only.
     pub(super) fn adopt_opened(
         &self,
         version: FileVersion,
@@ -199,8 +194,8 @@ impl OpenInode {
         let mut state = self.state.lock();
         state.checked_at = Some(Instant::now());
         if !state.writers.is_empty() {
-            // Its version is what it will be when they are through; what was opened
-            // keeps the file there meanwhile.
+            // The version is determined when the writers have closed it. Meanwhile the descriptor
+            // keeps the file on that replica.
             if let Some((replica, file)) = opened {
                 state.file.record_open(replica, file);
             }
@@ -221,7 +216,7 @@ impl OpenInode {
 }
 
 impl OpenInodeState {
-    /// Moves on to what `make` makes of the present version; returns that one.
+    /// Moves to the version that `make` makes of the present one; returns the present one.
     fn replace(&mut self, make: impl FnOnce(&OpenFile) -> OpenFile) -> Arc<OpenFile> {
         let next = make(&self.file);
         next.inherit_descriptors(&self.file);

@@ -22,7 +22,7 @@ use crate::read::{OpenFile, Reader};
 use crate::replicas::Replicas;
 use crate::volume::{ReplicaId, VolumeMode};
 
-/// What handles are restored over.
+/// The parts that handles are restored with.
 pub(in crate::fs) struct HandlesRestore<'a> {
     pub(in crate::fs) inodes: &'a Inodes,
     pub(in crate::fs) reader: &'a Reader,
@@ -52,7 +52,7 @@ fn writer_record(writer: &Writer) -> WriterRecord {
 }
 
 impl Handle {
-    /// Writes it down: with its listing, or with what stands for that.
+    /// The record of the handle: with its listing, or with the digest of the listing.
     pub(super) fn record(
         &self,
         number: u64,
@@ -88,19 +88,19 @@ impl Handle {
 }
 
 impl Handles {
-    /// Whether a file is being changed, or may be.
+    /// Whether a file has a change that has not ended.
     pub(in crate::fs) fn has_changing_files(&self) -> bool {
         !self.changing_files().is_empty()
     }
 
-    /// The files that are being changed, or may be.
+    /// The files with a change that has not ended.
     fn changing_files(&self) -> Vec<u64> {
         let gates = self.gates.lock();
         let live = gates.iter().filter_map(|(ino, gate)| Some((ino, gate.upgrade()?)));
         live.filter(|(_, gate)| gate.has_in_flight()).map(|(ino, _)| ino.0).collect()
     }
 
-    /// Writes down what is open, and sends `files` along.
+    /// Records what is open, and adds the descriptors to `files`.
     pub(in crate::fs) fn snapshot(
         &self,
         inodes: &Inodes,
@@ -137,21 +137,19 @@ impl Handles {
         }
         snapshot.last_handle = self.numbers.last();
         if files.is_handover() {
-            // Those that this daemon may change after the next one has taken over.
+            // This daemon may still change them after the next one has taken over.
             snapshot.unsettled = self.unsettled.lock_files().inos();
             snapshot.unsettled.extend(self.changing_files());
         }
     }
 
-    /// Whether the kernel reads any file by itself.
     pub(in crate::fs) fn has_passthrough_files(&self) -> bool {
         self.inodes.lock().values().any(|counted| counted.inode.backing().is_some())
     }
 
-    /// Restores what the daemon before had open, with the files that it sent.
+    /// Restores the handles of the predecessor, with the files that it sent.
     ///
-    /// # Errors
-    /// The entry that cannot be restored.
+    /// # Errors The reason why an entry cannot be restored.
     pub(in crate::fs) fn restore(
         &self,
         snapshot: &mut FsSnapshot,
@@ -202,7 +200,7 @@ impl Handles {
         Ok(())
     }
 
-    /// The open file of one more handle.
+    /// The open file, with one more handle.
     fn restore_open_inode(
         &self,
         record: FileRecord,
@@ -224,7 +222,7 @@ impl Handles {
 }
 
 impl HandlesRestore<'_> {
-    /// The version of the file that its handles read, and what replicas have open of it.
+    /// The version of the file that its handles read, and the descriptors of replicas.
     fn restore_file(
         &self,
         ino: Ino,
@@ -251,8 +249,8 @@ impl HandlesRestore<'_> {
         file
     }
 
-    /// A handle that may write goes on doing so; one whose descriptor was lost opens the
-    /// file again when it is next used, if it is still that file.
+    /// Restores a handle that may write. If its descriptor was lost, the next use opens the file
+    /// again, after a check that it is still the same file.
     fn restore_writer(
         &self,
         record: WriterRecord,
@@ -267,7 +265,7 @@ impl HandlesRestore<'_> {
         let file = match received.take(replica, record.file) {
             Some(file) => file,
             None if received.is_predecessor_killed || record.is_deferred => {
-                // Another file may be where it was, with its number.
+                // Another file may have its path and inode number by now.
                 let path = self.inodes.path(ino);
                 let known = InodeIdentity {
                     ino: version.version.ino,

@@ -1,7 +1,7 @@
 //! Handles by their numbers, and by the inodes that they are open on.
 //!
-//! A question about one inode takes time in proportion to that inode's handles, however
-//! many others are open.
+//! A query about one inode takes time in proportion to that inode's handles, however many other
+//! handles are open.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -14,11 +14,10 @@ pub(super) struct HandleTable {
     handles: HashMap<u64, Handle>,
     /// The numbers of each inode's handles.
     by_inode: BTreeSet<(Ino, u64)>,
-    /// Those of them that may write.
+    /// The numbers of each inode's handles that may write.
     by_writable_inode: BTreeSet<(Ino, u64)>,
 }
 
-/// All numbers.
 const ALL_NUMBERS: RangeInclusive<u64> = 0..=u64::MAX;
 
 impl HandleTable {
@@ -31,7 +30,7 @@ impl HandleTable {
         self.handles.insert(number, handle);
     }
 
-    /// Takes a handle out, if it is that inode's.
+    /// Removes a handle, if it belongs to that inode.
     pub(super) fn remove(&mut self, number: u64, ino: Ino) -> Option<Handle> {
         if !self.by_inode.remove(&(ino, number)) {
             return None;
@@ -50,7 +49,7 @@ impl HandleTable {
         own.filter_map(|(_, number)| self.handles.get(number))
     }
 
-    /// The inodes that a handle may write.
+    /// The inodes with a handle that may write.
     pub(super) fn writable_inodes(&self) -> impl Iterator<Item = Ino> {
         let mut last = None;
         let inodes = self.by_writable_inode.iter().map(|(ino, _)| *ino);

@@ -1,21 +1,21 @@
 //! Which attributes of a file the kernel may hold.
 //!
-//! The kernel believes what it was told for `attribute_ttl`, and an answer to an open
-//! tells it no attributes: what was opened at another version would be read to the size
-//! of the one before. So every version that the kernel may have been told of is noted,
-//! and those that opens find. As long as it is one, the kernel holds that or none. Of
-//! several nobody knows which: of answers that come at the same time the kernel takes
-//! the first and drops the others. Before an open is answered then, the kernel is told
-//! to forget what it holds.
+//! The kernel trusts attributes for `attribute_ttl`, and the reply to an open has none. So the
+//! kernel would read a file that was opened at another version up to the size of the earlier one.
+//! This module therefore notes every version that the kernel may have received, and every version
+//! that an open finds. If only one is noted, the kernel holds that version or none. If several are
+//! noted, it is unknown which one it holds: of replies that arrive together the kernel takes the
+//! first and drops the others. Then the daemon makes the kernel forget its attributes before it
+//! answers an open.
 //!
-//! That is a system call, so it is made with the table unlocked. The versions stay noted
-//! until the kernel has been told: another open that is entered meanwhile finds several
-//! noted as well, and tells the kernel once more before it is answered. They are dropped
-//! afterwards, unless more were noted in the meantime; the kernel may hold those.
+//! That is a system call, so it is made with the table unlocked. The versions stay noted until the
+//! kernel has forgotten them. An open that is entered meanwhile also finds several noted, and sends
+//! its own notice before it is answered. The versions are dropped afterwards, unless more were
+//! noted in the meantime, because the kernel may hold those.
 //!
-//! *Invariant:* the kernel holds attributes of no version but those noted. What was
-//! noted before it was told to forget, and comes to it later, it does not take: it
-//! asked for that before (`fuse_reverse_inval_inode` counts `attr_version` on).
+//! *Invariant:* the kernel holds attributes only of versions that are noted. It does not take
+//! attributes from before the notice that reach it later: it asked for them before the notice
+//! (`fuse_reverse_inval_inode` increments `attr_version`).
 
 use super::{Ino, Inodes};
 use crate::volume::FileVersion;
@@ -26,24 +26,24 @@ pub(super) enum KernelAttrs {
     #[default]
     Unset,
     Single(FileVersion),
-    /// More than one, or it is not known which.
+    /// More than one, or an unknown one.
     Ambiguous {
-        /// The number of the one that was noted last.
+        /// The number of the last attributes noted.
         last: u64,
     },
 }
 
-/// The kernel is to be told to forget the attributes of a file.
+/// A notice that makes the kernel forget the attributes of a file.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the kernel holds other attributes than the open has found"]
 pub(in crate::fs) struct AttrNotice {
     ino: Ino,
-    /// The number of the attributes that were noted last before.
+    /// The number of the last attributes noted before the notice.
     last: u64,
 }
 
 impl Inodes {
-    /// The kernel is told attributes of this version, or an open has found it.
+    /// Notes a version that a reply to the kernel has, or that an open has found.
     pub(in crate::fs) fn record_kernel_attrs(&mut self, ino: Ino, version: FileVersion) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         self.noted_attrs += 1;
@@ -58,8 +58,8 @@ impl Inodes {
         };
     }
 
-    /// The notice that the kernel gets before an open is answered, if it may hold attributes
-    /// of another version. [`Inodes::finish_attr_notice`] it when the kernel has it.
+    /// The notice that the kernel must get before an open is answered, if it may hold attributes of
+    /// another version. Call [`Inodes::finish_attr_notice`] when the kernel has it.
     pub(in crate::fs) fn attr_notice(&self, ino: Ino) -> Option<AttrNotice> {
         match self.nodes.get(&ino)?.kernel_attrs {
             KernelAttrs::Ambiguous { last } => Some(AttrNotice { ino, last }),
@@ -67,7 +67,7 @@ impl Inodes {
         }
     }
 
-    /// The kernel holds nothing any more that was noted before the notice.
+    /// The kernel no longer holds attributes that were noted before the notice.
     pub(in crate::fs) fn finish_attr_notice(&mut self, notice: AttrNotice) {
         let AttrNotice { ino, last } = notice;
         if let Some(node) = self.nodes.get_mut(&ino)
@@ -108,7 +108,7 @@ mod tests {
             assert_eq!((forgets(&mut t, f), forgets(&mut t, f)), (true, false));
             t.record_kernel_attrs(f, new);
             assert!(!forgets(&mut t, f));
-            // Nobody knows whether the kernel took the last, or one before.
+            // The kernel may have taken the last attributes, or earlier ones.
             t.record_kernel_attrs(f, old);
             t.record_kernel_attrs(f, new);
             assert!(forgets(&mut t, f));

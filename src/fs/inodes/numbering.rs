@@ -1,14 +1,14 @@
-//! Which number an object has to the kernel.
+//! By which number the kernel knows an object.
 //!
-//! Its *natural* number follows from what a replica shows of it. File systems use the
-//! number of a removed object again at once, while the kernel may still hold that object:
-//! by an `O_PATH` descriptor, or as a working directory. Then the new object gets a number
-//! made of the natural one, and keeps it until the kernel forgets it. A generation would
-//! not do: the kernel fails what it holds under another generation with EIO, and also the
-//! callers that have just looked the name up. ESTALE has it look the name up again.
+//! An object's *natural* number follows from the attributes that a replica shows. File systems may
+//! reuse the number of a removed object at once. The kernel may still hold that object, by an
+//! `O_PATH` descriptor or as a working directory. Then the new object gets a number derived from
+//! the natural one, and keeps it until the kernel forgets it. A generation would not do: the kernel
+//! answers EIO on an inode that it holds under another generation. Callers that have just looked
+//! the name up would get it too. ESTALE makes the kernel look the name up again.
 //!
-//! An object is dead if it was removed here, or if a replica shows its number with another
-//! birth time or another type.
+//! An object is dead if it was removed here, or if a replica shows its number with another birth
+//! time or another type.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use crate::backend::{Attr, FileKind, Generation, InodeIdentity};
 use crate::fs::entry_name::{EntryName, ReplicaAttr};
 use crate::volume::{FileId, ReplicaId, VolumeMode};
 
-/// Files that had one name one after the other, and are still open: of so many the last
-/// keeps its number when those before it are closed.
+/// Limit on files that had one name in turn and are still open. Up to this many, the last one keeps
+/// its number when those before it are closed.
 const MAX_REPLACED: usize = 16;
 
 impl InodeEntry {
-    /// Whether `attr`, found with its number, are those of another object.
+    /// Whether `attr`, found under its number, belong to another object.
     fn is_other_object(&self, mode: VolumeMode, attr: &Attr) -> bool {
         let is_other =
             || self.generation.is_distinct_from(&attr.generation) || self.kind != attr.kind;
@@ -48,7 +48,7 @@ impl Inodes {
         })
     }
 
-    /// The number of the object with this natural number, of which `attr` were found.
+    /// The number of the object with this natural number and these attributes.
     fn ino_for_natural(&self, natural: Ino, attr: &Attr) -> Ino {
         let latest = self.current_ino(natural);
         match self.nodes.get(&latest) {
@@ -61,7 +61,7 @@ impl Inodes {
         }
     }
 
-    /// The number that the latest object with this natural number has.
+    /// The number of the latest object with this natural number.
     fn current_ino(&self, natural: Ino) -> Ino {
         self.substitutes.get(&natural).copied().unwrap_or(natural)
     }
@@ -104,7 +104,7 @@ impl Inodes {
         })
     }
 
-    /// The kernel is told of the object as `ino`, once more.
+    /// Records one more lookup by which the kernel learns of the object as `ino`.
     pub(super) fn add_lookup(
         &mut self,
         ino: Ino,
@@ -125,33 +125,33 @@ impl Inodes {
             self.nodes.entry(ino).or_insert_with(|| InodeEntry::new(natural, domain, attr.kind));
         node.lookups += 1;
         node.kind = attr.kind;
-        // Not every replica of a volume says it.
+        // Not every replica of a volume shows it.
         node.generation = attr.generation.or(node.generation);
         Some(())
     }
 
-    /// The kernel holds `ino` no more.
+    /// The kernel no longer holds `ino`.
     pub(super) fn drop_substitute(&mut self, ino: Ino, natural: Ino) {
         if self.substitutes.get(&natural) == Some(&ino) {
             self.substitutes.remove(&natural);
         }
     }
 
-    /// Whether the kernel knows another object by the number of what was just made under
-    /// a name, of which `attr` were found.
+    /// Whether the kernel knows another object by the number of `found`, which was just made under
+    /// the name `at`.
     pub(in crate::fs) fn is_ino_in_use(&self, at: EntryName<'_>, found: ReplicaAttr<'_>) -> bool {
         let EntryName { parent, name } = at;
         let ReplicaAttr { replica, attr } = found;
         let Some(natural) = self.natural_ino(parent, name, replica, attr) else { return false };
         let latest = self.current_ino(natural);
-        // By that name it was known already: it was there, and was opened.
+        // The kernel knew it by that name already: it existed, and was opened.
         let is_it = |node: &InodeEntry| {
             self.child(parent, name) == Some(latest) && !node.is_other_object(self.mode, attr)
         };
         self.nodes.get(&latest).is_some_and(|node| node.lookups > 0 && !is_it(node))
     }
 
-    /// What tells it from others on a replica, where its number there is known.
+    /// Identifies the object on a replica, if its number there is known.
     pub(in crate::fs) fn known_object(&self, ino: Ino) -> Option<InodeIdentity> {
         let node = self.nodes.get(&ino)?;
         let Ino(number) = node.natural_ino;
@@ -161,12 +161,12 @@ impl Inodes {
             .then_some(InodeIdentity { ino: number, generation: node.generation })
     }
 
-    /// Its generation: tells it from other objects with its number.
+    /// Its generation, which distinguishes it from other objects with its number.
     pub(in crate::fs) fn generation(&self, ino: Ino) -> Generation {
         self.nodes.get(&ino).map(|node| node.generation).unwrap_or_default()
     }
 
-    /// Whether `attr`, found where `ino` is said to be, are that inode's.
+    /// Whether `attr`, found at the place of `ino`, belong to that inode.
     pub(in crate::fs) fn is_same(&self, ino: Ino, replica: ReplicaId, attr: &Attr) -> bool {
         let Some(node) = self.nodes.get(&ino) else { return false };
         if ino == ROOT {
@@ -174,8 +174,8 @@ impl Inodes {
         }
         let found = self.natural_ino_in(node.domain, || self.path(ino), replica, attr);
         let is_it = match self.mode {
-            // Not the device: a nested mount may be on the root's device in one replica and
-            // not in another.
+            // Does not compare the device: a nested mount may be on the root's device in one
+            // replica and not in another.
             VolumeMode::Shared => {
                 found == Some(node.natural_ino) && !node.is_other_object(self.mode, attr)
             }
@@ -184,8 +184,8 @@ impl Inodes {
         node.kind == attr.kind && is_it
     }
 
-    /// The number of what has this name, of whose path `first` is made. A file that was
-    /// replaced while it is open keeps that number, and what replaced it has the next one.
+    /// The number of the object with this name; `first` is derived from its path. A file that was
+    /// replaced while open keeps that number, and its replacement has the next one.
     fn ino_by_name(&self, first: Ino, parent: Ino, name: &OsStr) -> Ino {
         let numbers = || std::iter::successors(Some(first), |number| Some(hashed_ino(&number.0)));
         let named = self.child(parent, name);
@@ -198,7 +198,7 @@ impl Inodes {
         numbers().find(is_free).unwrap_or(first)
     }
 
-    /// The number to show for a name in a listing, which says `ino` of it.
+    /// The number to show for a name in a listing, where the replica shows `ino`.
     pub(in crate::fs) fn listed_ino(&self, parent: Ino, name: &OsStr, ino: u64) -> Ino {
         match self.mode {
             VolumeMode::Shared if ino > ROOT.0 => self.current_ino(Ino(ino)),
@@ -211,7 +211,7 @@ impl Inodes {
     }
 }
 
-/// Whether it may have another name.
+/// Whether the object may have another name.
 fn has_other_links(attr: &Attr) -> bool {
     attr.nlink > 1 && attr.kind != FileKind::Directory
 }

@@ -1,8 +1,8 @@
-//! The remains of a directory that was removed here, and that the kernel still holds: as an
-//! open directory, a working directory, or by an `O_PATH` descriptor.
+//! The remains of a directory that was removed here. The kernel may still hold it: as an open
+//! directory, as a working directory, or by an `O_PATH` descriptor.
 //!
-//! Such a directory is empty, and nothing can be made in it. So its last attributes, without
-//! links, are all that there is to know, and no replica needs to have it open.
+//! Such a directory is empty, and nothing can be made in it. So its last attributes, with a link
+//! count of 0, answer every request, and no replica needs to have it open.
 
 use super::{Ino, Inodes};
 use crate::backend::{Attr, FileKind};

@@ -1,8 +1,7 @@
-//! The table of inodes written down, as another daemon goes on with it.
+//! The table of inodes as a record, from which the next daemon restores it.
 //!
-//! The kernel names inodes by numbers that it got from the daemon before, and does
-//! not look them up again. So the next daemon has to know every one of them, by
-//! which names, and how often it was looked up.
+//! The kernel names inodes by numbers that it got from the predecessor, and does not look them up
+//! again. So the next daemon must know every number, its names, and how often it was looked up.
 
 use super::{CacheValidity, Ino, InodeEntry, Inodes, KernelAttrs, KernelCacheState};
 use crate::backend::FileKind;
@@ -11,7 +10,6 @@ use crate::fs::records::{InodeEvent, InodeRecord, InodesRecord, KernelCacheRecor
 use crate::volume::{ReplicaId, VolumeMode};
 
 impl Inodes {
-    /// Writes the table down.
     pub(in crate::fs) fn snapshot(&self) -> InodesRecord {
         let record = |(ino, node): (&Ino, &InodeEntry)| InodeRecord {
             ino: ino.0,
@@ -37,7 +35,7 @@ impl Inodes {
         InodesRecord { nodes: self.nodes.iter().map(record).collect(), substitutes }
     }
 
-    /// The table that was written down. Changes are counted from 0.
+    /// The table from its record. The count of changes starts at 0.
     pub(in crate::fs) fn restore(mode: VolumeMode, record: InodesRecord) -> Self {
         let mut inodes = Self::new(mode);
         inodes.substitutes =
@@ -60,7 +58,7 @@ impl Inodes {
                     }
                     KernelCacheRecord::Mixed => KernelCacheState::Mixed,
                 },
-                // It comes to be known at the next open, at the cost of one notice.
+                // The next open settles it, at the cost of one notice.
                 kernel_attrs: KernelAttrs::Ambiguous { last: 0 },
                 has_small_block_reads: record.has_small_block_reads,
                 ..InodeEntry::new(Ino(record.natural_ino), record.domain, record.kind)
@@ -79,8 +77,7 @@ impl Inodes {
         inodes
     }
 
-    /// Takes a step again that the table took before it was lost. Returns the request that
-    /// entered an inode, and the inode.
+    /// Replays a step that the lost table took. Returns the request of a lookup, and the inode.
     pub(in crate::fs) fn replay(&mut self, step: InodeEvent) -> Option<(u64, Ino)> {
         match step {
             InodeEvent::Lookup { request, ino, parent, name, replica, found } => {
@@ -104,21 +101,21 @@ impl Inodes {
         None
     }
 
-    /// Nothing is open on the replicas any more: they have freed what has no name.
+    /// No replica has a file open any more: files without a name are freed.
     pub(in crate::fs) fn mark_unlinked_removed(&mut self) {
         for node in self.nodes.values_mut().filter(|node| node.is_nameless) {
             node.removed_seq = Some(0);
         }
     }
 
-    /// Nobody knows which versions of files the kernel has cached.
+    /// It is unknown which versions of files the kernel has cached.
     pub(in crate::fs) fn mark_cache_unknown(&mut self) {
         for node in self.nodes.values_mut().filter(|node| node.kind == FileKind::Regular) {
             node.kernel_cache = KernelCacheState::Mixed;
         }
     }
 
-    /// What is cached of the file since it was opened at the version opened last.
+    /// The state of the kernel's cache since the version that was opened last.
     pub(in crate::fs) fn cache_validity(&self, ino: Ino) -> Option<&CacheValidity> {
         match &self.nodes.get(&ino)?.kernel_cache {
             KernelCacheState::Version(_, cached) => Some(cached),
@@ -139,8 +136,8 @@ mod tests {
         Attr { generation, ..attr(ino, kind, 1) }
     }
 
-    /// What is written down and read again knows the same paths, and forgets at the
-    /// same lookups.
+    /// A table that was recorded and restored knows the same paths, and drops an inode at the same
+    /// lookups.
     #[test]
     fn a_table_that_was_written_down_is_the_same() {
         let mut t = Inodes::new(VolumeMode::Shared);

@@ -1,8 +1,8 @@
 //! The table of inodes behind its lock.
 //!
-//! Every request needs it for a moment, so nothing slow happens under the lock: no system
-//! call, and no write of the journal. The steps that were taken under it are flushed to the
-//! journal's file when it is released, before its holder can answer the kernel.
+//! Every request needs it for a moment, so nothing slow happens under the lock: no system call, and
+//! no write of the journal. When the lock is released, the steps taken under it are flushed to the
+//! journal's file, before its holder can answer the kernel.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::fs::step_log::StepLog;
 use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use crate::volume::VolumeMode;
 
-/// The table.
+/// The table of inodes, and the log of its steps.
 pub(in crate::fs) struct InodeTable {
     inodes: RankedMutex<Inodes>,
     log: Arc<StepLog>,
@@ -20,7 +20,7 @@ pub(in crate::fs) struct InodeTable {
 
 /// The table, locked until this is dropped.
 pub(in crate::fs) struct InodesGuard<'a> {
-    /// Taken out when this is dropped, and only then.
+    /// `None` only while the guard is dropped.
     inodes: Option<RankedMutexGuard<'a, Inodes>>,
     log: &'a StepLog,
 }
@@ -32,19 +32,18 @@ impl InodeTable {
         Self { inodes: RankedMutex::new(LockRank::Inodes, inodes), log }
     }
 
-    /// Waits for the lock.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(in crate::fs) fn lock(&self) -> InodesGuard<'_> {
         InodesGuard { inodes: Some(self.inodes.lock()), log: &self.log }
     }
 
-    /// Puts `inodes` in place of all there are.
+    /// Replaces the whole table.
     pub(in crate::fs) fn replace(&self, inodes: Inodes) {
         *self.inodes.lock() = Inodes { log: Arc::clone(&self.log), ..inodes };
     }
 }
 
-/// Why there is always one.
+/// The reason why the guard always has the table.
 const LOCKED: &str = "the table is locked until its guard is dropped";
 
 impl Deref for InodesGuard<'_> {

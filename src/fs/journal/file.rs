@@ -1,4 +1,4 @@
-//! The file of a journal: what every one begins with, then entries, each after its length.
+//! The file of a journal: the magic and the head, then entries, each after its length.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,12 +8,12 @@ use std::path::Path;
 use crate::backend::DaemonCredentials;
 use crate::fs::records::{FsSnapshot, JournalEntry, UnansweredRecord};
 
-/// What every journal of this form begins with.
+/// The first bytes of every journal of this format.
 pub(super) const MAGIC: &[u8] = b"fanfs journal 4\n";
 
-/// A journal as it was read.
+/// The contents of a journal.
 pub(in crate::fs) struct JournalContents {
-    /// What comes before the entries, or the last [`JournalEntry::Head`].
+    /// The bytes before the entries, or the last [`JournalEntry::Head`].
     pub(in crate::fs) head: Vec<u8>,
     pub(in crate::fs) snapshot: FsSnapshot,
     pub(in crate::fs) unanswered: UnansweredRecord,
@@ -31,7 +31,7 @@ pub(in crate::fs) fn encode_frame(entry: &JournalEntry, bytes: &mut Vec<u8>) -> 
     Ok(())
 }
 
-/// Takes the next entry, if it is there as a whole.
+/// Takes the next entry, if it is complete.
 fn next_frame<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (len, after) = rest.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;
@@ -40,8 +40,8 @@ fn next_frame<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(entry)
 }
 
-/// Writes a whole journal in place of the one at `path`, which stays where that fails.
-/// Returns the file, and its length.
+/// Writes a whole journal in place of the one at `path`, which stays if this fails. Returns the
+/// file and its length.
 pub(super) fn write(
     _: &DaemonCredentials,
     path: &Path,
@@ -53,7 +53,7 @@ pub(super) fn write(
     let _ = std::fs::remove_file(&next);
     let write = || {
         let mut file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&next)?;
-        // Whatever umask the thread has for its callers' sake.
+        // The thread's umask may be that of a caller.
         file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&(head.len() as u32).to_le_bytes());
@@ -67,10 +67,9 @@ pub(super) fn write(
     write().inspect_err(|_| drop(std::fs::remove_file(&next)))
 }
 
-/// The journal of a killed daemon.
+/// Reads the journal of a killed daemon.
 ///
-/// # Errors
-/// Where there is no journal, or it is incomplete, or of another form.
+/// # Errors If there is no journal, or it is incomplete or has another format.
 pub(in crate::fs) fn read(path: &Path) -> io::Result<JournalContents> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
@@ -94,7 +93,7 @@ pub(in crate::fs) fn read(path: &Path) -> io::Result<JournalContents> {
         return Err(nonsense());
     };
     let mut steps = Vec::new();
-    // The last one may have been cut off: then the kernel was not answered.
+    // The last entry may be cut off: then the kernel was not answered about it.
     while let Some(bytes) = next_frame(&mut rest) {
         match postcard::from_bytes(bytes).map_err(|_| nonsense())? {
             JournalEntry::Snapshot(_) | JournalEntry::Unanswered(_) => return Err(nonsense()),

@@ -1,9 +1,8 @@
-//! Whether the journal is to be rewritten, and that one thread does it.
+//! Whether the journal is due for a rewrite. One thread claims each rewrite.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What is to be done about the next rewrite.
 #[repr(u8)]
 enum RewriteState {
     NotDue,
@@ -24,12 +23,12 @@ impl Default for NextRewrite {
 }
 
 impl NextRewrite {
-    /// Does nothing where a rewrite is claimed.
+    /// Does nothing if a rewrite is claimed.
     pub(super) fn becomes_due(&self) {
         self.change(RewriteState::NotDue, RewriteState::Due);
     }
 
-    /// For one caller, if a rewrite is due.
+    /// The claim, for one caller, if a rewrite is due.
     pub(super) fn claim(this: &Arc<Self>) -> Option<RewriteClaim> {
         // Most calls end here, without writing to the cache line that all threads read.
         let is_due = this.0.load(Ordering::Acquire) == RewriteState::Due as u8;

@@ -57,7 +57,7 @@ fn a_flush_writes_what_others_have_queued_too() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), begun, "there was nothing to write");
 }
 
-/// A thread whose entry another one writes returns when it is written.
+/// A thread whose entry another thread writes returns once it is written.
 #[test]
 fn no_flush_returns_before_its_entry_is_in_the_file() {
     let room = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn what_is_queued_before_a_rewrite_is_in_the_old_file_and_what_comes_after_it_in
     assert_eq!((handles(&old).unwrap(), handles(&path).unwrap()), (3, 1));
 }
 
-/// Its snapshot is a copy of all tables.
+/// The snapshot of a rewrite is a copy of all tables.
 #[test]
 fn a_rewrite_that_is_due_is_queued_once() {
     let room = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn a_rewrite_that_is_due_is_queued_once() {
     }
 }
 
-/// Otherwise the journal grows for ever; but not at once, as each call would panic.
+/// Without this the journal would grow forever. If it were due at once, each call would panic.
 #[test]
 fn a_rewrite_whose_snapshot_panics_is_due_again_once_the_journal_is_twice_as_long() {
     let room = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn a_journal_whose_writer_panics_is_accepted_by_no_daemon() {
     journal.open(1);
     assert!(handles(&kept).is_err() && !path.exists() && !journal.is_recording());
 
-    // The same while another one takes the place of an older journal.
+    // The same for a journal that replaces an older one.
     begin(&path).open(1);
     let journal = Journal::default();
     let record = || journal.push(QueuedEntry::Panic);
@@ -267,7 +267,7 @@ fn where_none_can_be_begun_an_older_one_is_of_no_use() {
     let path = room.path().join("j");
     drop(begin(&path));
     assert_eq!(handles(&path).unwrap(), 0);
-    // It stands in the new one's way.
+    // A directory blocks the name of the new file.
     std::fs::create_dir_all(path.with_extension("journal-next").join("sub")).unwrap();
     assert!(try_begin(&path).is_err() && handles(&path).is_err());
 }
@@ -280,7 +280,7 @@ fn a_journal_of_another_form_is_refused() {
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[MAGIC.len()..]).unwrap();
     assert!(handles(&path).unwrap_err().to_string().contains("another form"));
-    // What is cut off was not answered; half of the beginning is nothing.
+    // A cut entry was not answered, but an incomplete beginning makes the journal invalid.
     std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
     assert!(handles(&path).is_err());
 }

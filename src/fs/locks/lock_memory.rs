@@ -1,7 +1,7 @@
-//! How many owners of locks, and waiters for them, there is memory for.
+//! Memory for owners of locks and for waiters.
 //!
-//! They are charged to a share of the volume's budget. A user may have as many as are left
-//! for all others together, so one user's locks never keep others from theirs.
+//! They are charged to a share of the volume's budget. A user may take at most as much as is left
+//! for all other users together, so no user's locks use up the share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,39 +10,37 @@ use parking_lot::Mutex;
 
 use crate::buffer::{Budget, Reservation};
 
-/// Bytes that each user has.
+/// Bytes that each user has claimed.
 type BytesByUser = Arc<Mutex<HashMap<u32, u64>>>;
 
-/// Room for owners and waiters.
 pub(in crate::fs) struct LockMemory {
     share: Budget,
     budget: Budget,
     users: BytesByUser,
 }
 
-/// The room of one.
+/// The memory of one owner or waiter.
 pub(in crate::fs) struct LockSlot {
     _share: Reservation,
     _budget: Reservation,
-    /// Whose it is.
+    /// The user that is charged; `None` for a restored owner.
     user: Option<(u32, BytesByUser)>,
 }
 
-/// The share is one part in so many of the budget.
+/// The share is the budget divided by this.
 const BUDGET_DIVISOR: u64 = 16;
 
-/// What one takes, bytes, with its tables' entries and what the kernel keeps of the file
-/// that it locks through.
+/// Memory of one owner or waiter, bytes, with its table entries and the kernel's memory for the
+/// file that it locks through.
 const BYTES_PER_SLOT: u64 = 1 << 10;
 
 impl LockMemory {
-    /// Room within `budget`.
     pub(in crate::fs) fn new(budget: Budget) -> Self {
         let share = Budget::new(budget.limit() / BUDGET_DIVISOR);
         Self { share, budget, users: Arc::default() }
     }
 
-    /// A place for one more of `user`; `None` where there is none.
+    /// Memory for one more owner or waiter of `user`; `None` if the user has too many.
     pub(in crate::fs) fn reserve(&self, user: u32) -> Option<LockSlot> {
         let mut users = self.users.lock();
         let own = users.get(&user).copied().unwrap_or(0);
@@ -52,11 +50,12 @@ impl LockMemory {
         let share = self.share.claim(BYTES_PER_SLOT)?;
         users.insert(user, own + BYTES_PER_SLOT);
         let user = Some((user, Arc::clone(&self.users)));
-        // Locks are not kept waiting for reads. The share bounds what that may exceed.
+        // Locks do not wait for memory that reads hold. The share limits how far they exceed the
+        // budget.
         Some(LockSlot { _share: share, _budget: self.budget.overdraw(BYTES_PER_SLOT), user })
     }
 
-    /// A place for one that another daemon had a place for.
+    /// Memory for an owner that the predecessor had admitted.
     pub(in crate::fs) fn reserve_restored(&self) -> LockSlot {
         let share = self.share.overdraw(BYTES_PER_SLOT);
         let budget = self.budget.overdraw(BYTES_PER_SLOT);

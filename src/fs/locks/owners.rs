@@ -1,6 +1,6 @@
-//! Owners of locks, by what they own and by the handles that they used.
+//! Owners of locks, by file and owner number, and by the handles that they used.
 //!
-//! A handle is closed at the cost of its own owners, however many others there are.
+//! The close of a handle takes time in proportion to its own owners, however many others there are.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ struct OwnerEntry {
 }
 
 impl OwnerTable {
-    /// An owner that takes a lock through `handle`.
+    /// The owner of a lock that is taken through `handle`.
     pub(super) fn add_handle(&mut self, key: OwnerKey, handle: u64) -> Arc<OwnerDescriptor> {
         let entry = self.owners.entry(key).or_default();
         if entry.handles.insert(handle) {
@@ -35,12 +35,12 @@ impl OwnerTable {
         Arc::clone(&entry.owner)
     }
 
-    /// An owner that has taken no lock yet.
+    /// Adds an owner that has taken no lock yet.
     pub(super) fn insert(&mut self, key: OwnerKey, owner: OwnerDescriptor) {
         self.owners.insert(key, OwnerEntry { owner: Arc::new(owner), handles: BTreeSet::new() });
     }
 
-    /// Goes on with an owner that another daemon knew.
+    /// Restores an owner that another daemon knew.
     pub(super) fn restore(
         &mut self,
         key: OwnerKey,
@@ -63,7 +63,7 @@ impl OwnerTable {
         Some(owner)
     }
 
-    /// A handle is closed. Returns the owners that used no other one, which are forgotten.
+    /// A handle was closed. Removes and returns the owners that used no other handle.
     pub(super) fn remove_handle(&mut self, handle: u64) -> Vec<(Ino, Arc<OwnerDescriptor>)> {
         let mut over = Vec::new();
         for key in self.keys_of(handle) {

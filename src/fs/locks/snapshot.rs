@@ -1,4 +1,4 @@
-//! Locks that another daemon goes on keeping.
+//! Locks as records, from which the next daemon restores them.
 
 use parking_lot::Mutex;
 
@@ -9,15 +9,14 @@ use crate::fs::records::LockOwnerRecord;
 use crate::volume::ReplicaId;
 
 impl Locks {
-    /// Whether any caller waits for one.
+    /// Whether any caller waits for a lock.
     pub fn has_waiters(&self) -> bool {
         !self.waiters.lock().is_empty()
     }
 
-    /// Writes down which owners have locks, and sends along what keeps them.
+    /// Records the owners that have locks, and adds their descriptors to `files`.
     ///
-    /// # Errors
-    /// Where one cannot be sent.
+    /// # Errors If a lock cannot be sent.
     pub(in crate::fs) fn snapshot(
         &self,
         files: &mut FilesToSend,
@@ -38,7 +37,7 @@ impl Locks {
         Ok(records)
     }
 
-    /// Goes on with the locks that the daemon before kept on `replica`.
+    /// Restores the locks that the predecessor kept on `replica`.
     pub(in crate::fs) fn restore(
         &self,
         replica: ReplicaId,

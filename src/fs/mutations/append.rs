@@ -40,7 +40,7 @@ impl Mutations {
         let part = AppendPart { offset, len, arrived_at, run };
         let ready = gate.appends.lock().add_part(part, arrived_at);
         run_ready_parts(&self.calls.runtime, &gate, ready);
-        // The part is dropped without a turn where the volume is going away.
+        // The part is dropped without a turn only when the volume is shut down.
         started.await.unwrap_or(Err(Errno::IO))?;
         let answer = self.submit_write(handle, request).await;
         let ready = gate.appends.lock().finish_part(&answer, Instant::now());

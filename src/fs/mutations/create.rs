@@ -1,4 +1,4 @@
-//! Making a file and opening it, as one change.
+//! Creates and opens a file, as one change.
 
 use super::Mutations;
 use super::entries::ALWAYS_CURRENT;
@@ -11,26 +11,26 @@ use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::OpenFileCheck;
 use crate::telemetry::counters::increment;
 
-/// A file just made, and opened.
+/// A file that was just created and opened.
 pub struct CreatedFile {
-    /// What the kernel is to know of it.
+    /// The inode and its attributes, for the kernel.
     pub entry: InodeAttr,
     /// Its first handle.
     pub opened: OpenedFile,
 }
 
-/// A name to be made, and the way in which the file is opened.
+/// A name to create, and how to open the file.
 pub struct CreateRequest<'a> {
     /// The name.
     pub at: EntryName<'a>,
     /// How the file is opened.
     pub open: WriteOpenOptions,
-    /// How it is made where it does not exist.
+    /// How to create the file if it does not exist.
     pub create: CreateOptions,
 }
 
 impl Mutations {
-    /// Makes a file, or opens the one that has the name by now.
+    /// Creates a file, or opens the one that has the name by now.
     pub async fn create(
         &self,
         caller: RequestContext,
@@ -71,7 +71,7 @@ impl Mutations {
                 Ok(CreatedFile { entry, opened: self.open_files.opened_file_of(writer.handle) })
             }
             Err(errno) => {
-                // The kernel will not know of it.
+                // The kernel will not learn of the inode.
                 self.namespace.forget(entry.ino, 1);
                 Err(errno)
             }

@@ -1,8 +1,8 @@
-//! Names that are made and removed.
+//! Creates and removes names.
 //!
-//! *Invariant:* before a file that is open here loses a name, the write replica
-//! has it open too. On NFS that is what keeps it readable: its client gives the
-//! file another name (`.nfs...`) instead of removing it, until it is closed.
+//! *Invariant:* before a file that is open here loses a name, the write replica has it open too. On
+//! NFS this keeps the file readable: until it is closed, the client renames it to `.nfs...` instead
+//! of removing it.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ use crate::fs::tables::{OpenFileCheck, Tables};
 use crate::telemetry::counters::increment;
 use crate::volume::ReplicaId;
 
-/// When there will have been so many changes, what was just made here may be out of
-/// date. To refuse it would be to have the kernel make it once more.
+/// As the change count of an object that was just made here: its answer never counts as out of
+/// date. If the daemon rejected the answer, the kernel would repeat the request.
 pub(super) const ALWAYS_CURRENT: u64 = u64::MAX;
 
 impl Mutations {
-    /// Makes an object that has a name: `mutation` says which.
+    /// Makes an object with a name; `mutation` says which.
     pub async fn make_entry(
         &self,
         caller: RequestContext,
@@ -70,10 +70,10 @@ impl Mutations {
         self.namespace.entry_reply(at, found, &check, ALWAYS_CURRENT, caller.request)
     }
 
-    /// Waits until the kernel has forgotten the object that had the number of `attr` before,
-    /// the attributes of an object that was just made. The kernel is about to: the replica
-    /// has freed the number, so the answer to the removal is there or about to be. If it
-    /// learned of the new object first, the kernel would take away a link of that one.
+    /// Waits until the kernel has forgotten the object that had the number of `attr` before; `attr`
+    /// belong to an object that was just made. The kernel is about to forget the old object. The
+    /// replica has freed the number, so the reply to the removal is sent or about to be. If the
+    /// kernel learned of the new object first, the removal would take a link from the new one.
     pub(super) async fn wait_for_kernel_forget(
         &self,
         at: EntryName<'_>,
@@ -117,15 +117,15 @@ impl Mutations {
         answer
     }
 
-    /// Waits until the file, which is about to lose a name, is closed, if it looks as if it
-    /// soon were. The kernel reports the last close a little after it, and a file that is open
-    /// when it is removed leaves a `.nfs...` file behind, and its directory full.
+    /// Waits until the file, which is about to lose a name, is closed, if that is likely to happen
+    /// soon. The kernel reports the last close shortly after it. A file that is open when it is
+    /// removed leaves a `.nfs...` file, and its directory is then not empty.
     pub(super) async fn wait_for_pending_close(&self, at: EntryName<'_>) {
         let Some(ino) = self.tables.inodes.lock().child(at.parent, at.name) else { return };
         self.calls.wait_while(move |tables| tables.handles.is_closing_soon(ino)).await;
     }
 
-    /// Removes a name: of a directory, or of any other object.
+    /// Removes the name of a directory (`is_dir`), or of any other object.
     pub async fn unlink_or_rmdir(
         &self,
         caller: RequestContext,
@@ -160,7 +160,7 @@ impl Mutations {
             })?;
             Ok(removed)
         };
-        // A call below the directory waits meanwhile, and finds what is left of it.
+        // A call below the directory waits meanwhile, and then finds the directory's new state.
         let _rename = is_dir.then(|| self.calls.renames.start(path.clone(), path.clone()));
         let answer = self.calls.client.call_once(once, remove).await;
         self.tables.record_name_change(&path, scope);
@@ -175,7 +175,8 @@ impl Mutations {
         Ok(())
     }
 
-    /// An inode has lost a name on the write replica, by change number `change`.
+    /// Records in the tables that an inode has lost a name on the write replica, by change number
+    /// `change`.
     pub(super) fn apply_removal(
         &self,
         inodes: &mut Inodes,
@@ -186,7 +187,7 @@ impl Mutations {
     ) {
         let is_open = || ino.is_some_and(|ino| self.tables.handles.find_inode(ino).is_some());
         let left = match pending.removal {
-            // It was closed meanwhile.
+            // The last handle was closed meanwhile.
             LinkRemoval::StillOpen if !is_open() => LinkRemoval::ObjectRemoved,
             left => left,
         };
@@ -198,8 +199,7 @@ impl Mutations {
         }
     }
 
-    /// Changes an inode; `mutation` says how. The budget pays `charge` until the change has
-    /// ended.
+    /// Changes an inode; `mutation` says how. `charge` is held until the change has ended.
     pub(super) async fn change_inode(
         &self,
         caller: RequestContext,
@@ -232,7 +232,7 @@ impl Mutations {
     }
 }
 
-/// Carries out a change that has something to show for it.
+/// Makes a change that returns attributes.
 pub(super) fn change_returning_attr(
     backend: &dyn Backend,
     change: &TreeMutation,
@@ -240,19 +240,18 @@ pub(super) fn change_returning_attr(
     backend.mutate(change)?.ok_or(BackendError::Os(rustix::io::Errno::IO))
 }
 
-/// An object that is about to lose a name.
 #[derive(Clone, Copy)]
 pub(super) struct PendingRemoval {
     /// The write replica, which removes the name.
     pub(super) replica: ReplicaId,
-    /// What will be left of it.
+    /// What will remain of the object.
     pub(super) removal: LinkRemoval,
-    /// Its attributes, where it is a directory.
+    /// Its attributes, if it is a directory.
     pub(super) dir_attr: Option<Attr>,
 }
 
-/// Sees to it that a file that is open here stays, and what will be left of what loses
-/// `name`.
+/// Determines what will remain of the object that loses `name`. A file that is open here is opened
+/// on the write replica as well, so it stays readable.
 pub(super) fn prepare_removal(
     backend: &dyn Backend,
     replica: ReplicaId,
@@ -264,13 +263,13 @@ pub(super) fn prepare_removal(
     let dir = looked.ok().filter(|attr| attr.kind == FileKind::Directory);
     let is_last = match looked {
         Ok(attr) => dir.is_some() || attr.nlink <= 1,
-        // Another directory has the path: nothing may be removed there.
+        // Another directory has the path: nothing must be removed there.
         Err(BackendError::WrongObject) => return Err(BackendError::WrongObject),
         Err(_) => false,
     };
     if let Some(inode) = open {
-        // Where it cannot be opened, what is open elsewhere has to do. Who may write it
-        // has it open too, but only until he closes it.
+        // If this open fails, descriptors on other replicas have to suffice. A writer has the file
+        // open too, but only until that handle is closed.
         let _ = inode.current().open_unchecked(replica, backend);
     }
     let left = match (is_last, open) {

@@ -1,9 +1,8 @@
 //! fsync(2) and close(2): they make written data safe.
 //!
-//! fsync(2) concerns the whole file, on whatever descriptor it is called: when it returns,
-//! data from other descriptors and other programs must be safe as well. So it goes to the
-//! write replica, through any descriptor of the file that is open there. On a read-only
-//! volume it goes to one replica.
+//! fsync(2) on any descriptor applies to the whole file. When it returns, data from other
+//! descriptors and other programs must be safe as well. So it goes to the write replica, through
+//! any descriptor of the file that is open there. On a read-only volume it goes to one replica.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,7 +48,7 @@ impl Mutations {
         write: WritePolicy,
         data_only: bool,
     ) -> FsResult<()> {
-        // The error stays, so that the writer's own fsync(2) reports it as well.
+        // The error is kept, so the writer's own fsync(2) reports it as well.
         if let Some(errno) = file.inode.deferred_error() {
             return Err(errno);
         }
@@ -85,7 +84,7 @@ impl Mutations {
     pub async fn flush(&self, handle: HandleId, owner: LockOwner) -> FsResult<()> {
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
         file.is_closing.store(true, Ordering::Relaxed);
-        // The data first, as on NFS: the next owner of the lock must see them.
+        // Flushes data first, as NFS does: the next owner of the lock must see the data.
         let answer = self.sync_or_flush(handle, FileMutation::Flush).await;
         self.locks.release_locks(file.ino, owner).await;
         answer

@@ -1,5 +1,5 @@
-//! Renames and exchanges of names. The write replica makes the change; then the inodes'
-//! names and the paths of open files follow it.
+//! Renames and exchanges of names. The write replica makes the change. Then the inodes' names and
+//! the paths of open files follow.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::telemetry::counters::increment;
 /// `RENAME_EXCHANGE` of renameat2(2).
 const RENAME_EXCHANGE: u32 = 2;
 
-/// A rename: a name in a directory becomes another one.
+/// A rename of one name to another.
 #[derive(Clone, Copy)]
 pub struct RenameRequest<'a> {
     /// The old name.
@@ -50,7 +50,7 @@ impl RenamedInodes {
 }
 
 impl Mutations {
-    /// Changes a name.
+    /// Renames or exchanges names.
     pub async fn rename(&self, caller: RequestContext, request: RenameRequest<'_>) -> FsResult<()> {
         self.wait_for_pending_close(request.to).await;
         let parents = [request.from.parent, request.to.parent];
@@ -107,7 +107,7 @@ impl Mutations {
         Ok(())
     }
 
-    /// The write replica has renamed: the tables follow.
+    /// Updates the tables after the write replica has made the rename.
     fn apply_rename(
         &self,
         request: RenameRequest<'_>,
@@ -121,7 +121,7 @@ impl Mutations {
         if request.is_exchange() {
             inodes.exchange(from, to, [moved, replaced], change);
         } else if moved.is_none() || moved != replaced {
-            // Of two names of one file rename(2) leaves both.
+            // rename(2) of one name to another of the same file leaves both.
             self.apply_removal(&mut inodes, to, replaced, removal, change);
             inodes.rename(from, to, moved, change);
         }
@@ -129,8 +129,7 @@ impl Mutations {
         self.update_open_paths(renamed.iter());
     }
 
-    /// Files that are open are where their names are now: those that were renamed, and
-    /// those beneath.
+    /// Updates the paths of open files: of renamed files, and of files below renamed directories.
     fn update_open_paths(&self, renamed: impl Iterator<Item = Ino>) {
         for (ino, inode) in self.open_files_below(renamed) {
             let Some(path) = self.tables.inodes.lock().path(ino) else { continue };
@@ -146,8 +145,7 @@ impl Mutations {
         }
     }
 
-    /// Files that are open, of these inodes and beneath them; all that are open, where that
-    /// is less to look at.
+    /// Open files among these inodes and below them; all open files, if these are fewer to check.
     fn open_files_below(&self, tops: impl Iterator<Item = Ino>) -> Vec<(Ino, Arc<OpenInode>)> {
         let most = self.tables.handles.open_file_count();
         let trees: Option<Vec<Vec<Ino>>> = {

@@ -1,12 +1,11 @@
 //! Set-id bits of a file that fallocate(2) or copy_file_range(2) changes.
 //!
-//! A local file system removes them unless the caller has CAP_FSETID. The kernel leaves
-//! that to this process (`FUSE_HANDLE_KILLPRIV_V2`), and a request of these two does not
-//! say what the caller has. The replica is asked in the name of the process that opened the
-//! file, because only the descriptor gives the right to change it. So the thread that asks
-//! puts CAP_FSETID down for this call, or takes it up, as the caller has it. A replica that
-//! keeps the bits nevertheless (an NFS server knows no capabilities) is then asked to remove
-//! them.
+//! A local file system removes them unless the caller has CAP_FSETID. The kernel leaves this to the
+//! daemon (`FUSE_HANDLE_KILLPRIV_V2`), and these two requests do not carry the caller's
+//! capabilities. The change runs with the credentials of the process that opened the file, because
+//! only the descriptor grants the right to change it. So the thread that makes the call lowers or
+//! raises CAP_FSETID for it, as the caller has it. If a replica keeps the bits anyway (an NFS
+//! server knows no capabilities), fanfs then asks it to remove them.
 //!
 //! *Invariant:* after such a change by a caller without CAP_FSETID, the file has no set-id
 //! bits that a write of that caller would have removed.
@@ -24,18 +23,18 @@ const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o010;
 
-/// The caller of a change.
+/// Whether a change keeps set-id bits, by the caller's capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetIdPolicy {
-    /// Has CAP_FSETID.
+    /// The caller has CAP_FSETID.
     Keep,
-    /// Does not have it.
+    /// The caller does not have it.
     Remove,
 }
 
 impl SetIdPolicy {
-    /// Ask while the caller waits for an answer. A caller that is not root counts as one
-    /// without the capability: any user has all of them in a user name space of their own.
+    /// Call it while the caller waits for an answer. A caller that is not root counts as one
+    /// without the capability: in a user namespace of their own, any user has all capabilities.
     pub(super) fn of_caller(who: &RequestContext) -> Self {
         match who.uid == 0 && capabilities::has_effective(who.pid, SET_ID) {
             true => Self::Keep,
@@ -71,8 +70,8 @@ fn without_set_id(perm: u32) -> u32 {
     perm & !(S_ISUID | group)
 }
 
-/// Removes the set-id bits that the replica has left. The change itself was made, so its
-/// caller gets no error of this.
+/// Removes set-id bits that the replica has kept. The change itself was made, so a failure here
+/// does not reach its caller.
 fn remove_set_id_bits(file: &dyn BackendFile) {
     let Ok(attr) = file.attr() else { return };
     let had = u32::from(attr.perm);

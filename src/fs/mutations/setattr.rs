@@ -1,4 +1,4 @@
-//! Setting attributes: of what has a name by that, of what is open by its descriptor.
+//! Sets attributes: by path if the inode has a name, else by an open descriptor.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct SetAttrRequest {
     ino: Ino,
     credentials: Credentials,
     attributes: SetAttr,
-    /// Whether the kernel sends it again.
+    /// Whether the kernel sends the request again.
     is_resent: bool,
     /// The kernel's number of the request.
     request: u64,
@@ -40,16 +40,16 @@ type FindFile =
     Box<dyn Fn(&dyn Backend) -> crate::backend::Result<Arc<dyn BackendFile>> + Send + Sync>;
 
 impl SetAttrRequest {
-    /// Whether nothing is to be set. That is what a chown(2) looks like that changes nothing,
-    /// and also what the kernel sends before a write that is to remove set-id bits. That
-    /// writer need not be allowed to change attributes; the write removes the bits.
+    /// Whether nothing is set. A chown(2) that changes nothing looks like this, and so does the
+    /// request that the kernel sends before a write that removes set-id bits. The writer may lack
+    /// permission to change attributes; the write itself removes the bits.
     fn is_before_write(&self) -> bool {
         self.attributes == SetAttr::default()
     }
 }
 
 impl Mutations {
-    /// Sets attributes; through the handle where one is given that may write.
+    /// Sets attributes; through `handle` if it may write.
     pub async fn setattr(
         &self,
         caller: RequestContext,
@@ -92,7 +92,7 @@ impl Mutations {
             Some(handle) => self.tables.handles.file(handle).ok_or(Errno::BADF)?.writer,
             None => None,
         };
-        // The kernel names no handle where it truncates what was opened a moment ago.
+        // When the kernel truncates a file that was just opened, it names no handle.
         let writer = writer.or_else(|| open.as_ref()?.writer_of(&request.credentials));
         let path = self.tables.path(ino);
         match (open, writer, path) {
@@ -105,7 +105,7 @@ impl Mutations {
         }
     }
 
-    /// Sets attributes of the object at the path, where the inode was last known.
+    /// Sets attributes of the object at the inode's last known path.
     async fn setattr_by_path(&self, request: SetAttrRequest, path: PathBuf) -> FsResult<InodeAttr> {
         let write = self.tables.write_policy()?;
         let SetAttrRequest { ino, attributes, .. } = request;
@@ -123,7 +123,7 @@ impl Mutations {
         guard.finish(&answer);
         drop(guard);
         match (answer, open) {
-            // Its name stands for another file by now, or for none. Nothing was done.
+            // The name leads to another file by now, or to none. The replica changed nothing.
             (
                 Err(BackendError::WrongObject | BackendError::Os(E::STALE | E::NOENT)),
                 Some(inode),
@@ -147,7 +147,7 @@ impl Mutations {
         self.setattr_open_file(request, inode, Box::new(file)).await
     }
 
-    /// Attributes of an inode were set, or not.
+    /// Finishes a setattr: updates the tables, and makes the reply.
     fn finish_setattr(
         &self,
         ino: Ino,
@@ -218,8 +218,8 @@ impl Mutations {
         self.finish_setattr(ino, attributes, answer)
     }
 
-    /// truncate(2) of a file that other callers have open: as if it were opened, truncated and
-    /// closed, so that those who read it meanwhile get no mixture.
+    /// truncate(2) of a file that is open: opens it for writing, truncates and closes it, so that
+    /// concurrent readers do not get a mixture.
     async fn truncate_open_file(
         &self,
         request: SetAttrRequest,
@@ -245,7 +245,7 @@ impl Mutations {
     }
 }
 
-/// What the write replica does to set attributes of an object.
+/// The operation of the write replica that sets attributes of an object.
 fn set_attr_op(
     object: ObjectRef,
     attributes: SetAttr,

@@ -1,4 +1,4 @@
-//! Changes of files that are open for writing, and writes.
+//! Writes, and other changes of files that are open for writing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,25 +17,25 @@ use crate::fs::write_gate::PendingWrite;
 use crate::telemetry::counters::increment;
 use crate::volume::ByteRange;
 
-/// Bytes to be written.
+/// A write of `data`.
 pub struct WriteRequest<'a> {
-    /// From where on.
+    /// The offset to write at.
     pub offset: u64,
     /// The bytes.
     pub data: &'a [u8],
-    /// To the file's end, wherever that is on the write replica.
+    /// Whether to append at the file's end on the write replica.
     pub append: bool,
-    /// Whether they may be one of several parts of a write(2), sent at the same time.
+    /// Whether this may be one of several parts of a write(2), sent at the same time.
     pub is_part: bool,
-    /// All of them, or an error: the kernel does not look at the number of bytes.
+    /// Whether to write all bytes or fail, because the kernel ignores the number of bytes.
     pub whole: bool,
-    /// Whether the kernel sends it again.
+    /// Whether the kernel sends the request again.
     pub is_resent: bool,
-    /// The caller, where it is known and must not keep set-id bits alive.
+    /// The caller, if it is known and the write must remove set-id bits.
     pub caller: Option<RequestContext>,
 }
 
-/// The same, with bytes that the budget has paid for.
+/// The same, with a copy of the bytes that is charged to the budget.
 pub(super) struct ChargedWrite {
     offset: u64,
     data: Payload,
@@ -46,9 +46,9 @@ pub(super) struct ChargedWrite {
 }
 
 impl WriteRequest<'_> {
-    /// What the kernel has copied into its pages before it sent the request: not what is written
-    /// back, which was changed in memory that is mapped, and not a part of an O_DIRECT write,
-    /// which goes past the cache.
+    /// The range that the kernel had copied into its pages before it sent the request. `None` for a
+    /// writeback of mapped memory, and for a part of an O_DIRECT write, which bypasses the page
+    /// cache.
     fn copied_range(&self) -> Option<ByteRange> {
         let is_copied = !self.whole && !self.is_part;
         is_copied.then(|| ByteRange::at(self.offset, self.data.len() as u64))
@@ -60,24 +60,24 @@ impl WriteRequest<'_> {
     }
 }
 
-/// How a change of an open file is made.
+/// How a change of an open file excludes reads and other changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangeLock {
-    /// Beside reads and other changes of the file.
+    /// It does not exclude them.
     Shared,
-    /// Apart from them.
+    /// It excludes them.
     Exclusive {
-        /// Whether the kernel sends it again.
+        /// Whether the kernel sends the request again.
         is_resent: bool,
     },
 }
 
-/// A handle's changes are noted so often within the time that they count as recent.
+/// Notes of a handle's changes per lag, at most.
 const RECORDS_PER_LAG: u32 = 4;
 
 impl Mutations {
-    /// A change of an open file that `handle` may write: carried out once, with the
-    /// credentials of `caller` where they are another user's than the handle's.
+    /// Makes a change of an open file through `handle`, which must have a writer. It is carried out
+    /// once, with the credentials of `caller` if that is another user than the handle's.
     pub(super) async fn change_file<T: Send + 'static>(
         &self,
         handle: HandleId,
@@ -124,15 +124,15 @@ impl Mutations {
         Ok(answer?)
     }
 
-    /// Writes; returns the number of bytes. Blocks while there is no room for them; the future
-    /// does not.
+    /// Writes; returns the number of bytes. Blocks while there is no room for the bytes; the future
+    /// does not block.
     pub fn write(
         self: &Arc<Self>,
         handle: HandleId,
         request: WriteRequest<'_>,
     ) -> impl Future<Output = FsResult<u64>> + Send + 'static + use<> {
         let own = Arc::clone(self);
-        // Before it waits for room: reads that come meanwhile are younger.
+        // Before waiting for room: reads that arrive meanwhile come after this write.
         let file = self.tables.handles.file(handle);
         let is_cached = |file: &FileHandle| file.cache_mode() == CacheMode::Kernel;
         let cached = file.clone().filter(is_cached);
@@ -160,7 +160,8 @@ impl Mutations {
                     Err(errno)
                 }
             };
-            // Reads that wait for it go on first: to drop pages is to wait for reads.
+            // Reads that wait for this write continue first, because dropping pages waits for
+            // reads.
             if let Some(stale) = arrived.and_then(PendingWrite::end) {
                 own.calls.drop_pages_after_reply(handle.ino, stale);
             }
@@ -168,14 +169,14 @@ impl Mutations {
         }
     }
 
-    /// The same, without waiting for parts before it.
+    /// Writes without waiting for earlier parts.
     pub(super) async fn submit_write(
         &self,
         handle: HandleId,
         request: ChargedWrite,
     ) -> FsResult<u64> {
         let ChargedWrite { offset, data, append, whole, is_resent, caller } = request;
-        // Taken out, so that it is not kept longer than a caller waits for it.
+        // The call takes the bytes out, so they are not kept longer than a caller waits.
         let data = Arc::new(Mutex::new(Some(data)));
         let write = {
             let data = Arc::clone(&data);

@@ -1,5 +1,5 @@
-//! Sets and removes extended attributes. A value counts towards the payload budget until
-//! its change has ended.
+//! Sets and removes extended attributes. A value counts toward the payload budget until its change
+//! has ended.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::fs::error::FsResult;
 use crate::fs::ino::Ino;
 use crate::fs::payload_budget::OnFull;
 
-/// A value to be set, and the flags of setxattr(2).
+/// A value to set, and the flags of setxattr(2).
 #[derive(Clone)]
 struct XattrValue {
     bytes: Arc<[u8]>,
@@ -18,8 +18,8 @@ struct XattrValue {
 }
 
 impl Mutations {
-    /// setxattr(2) with the value and its flags, or removexattr(2) without. Blocks while there
-    /// is no room for the value; the future does not.
+    /// setxattr(2) with a value and its flags, or removexattr(2) without. Blocks while there is no
+    /// room for the value; the future does not block.
     pub fn setxattr(
         self: &Arc<Self>,
         caller: RequestContext,
@@ -31,7 +31,7 @@ impl Mutations {
         let name = name.to_owned();
         let charge = value
             .map(|(value, _)| self.payload_budget.charge(value.len() as u64, OnFull::WaitOrFail));
-        // Copied only where there is room for it.
+        // Copied only if there is room for it.
         let value = match charge {
             Some(Ok(_)) => value.map(|(bytes, flags)| XattrValue { bytes: bytes.into(), flags }),
             _ => None,

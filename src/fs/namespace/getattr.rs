@@ -1,7 +1,6 @@
 //! Attributes of inodes that the kernel knows.
 //!
-//! A replica is asked by the path, or by the open file where the path is gone or leads to
-//! another file.
+//! A replica is asked by path, or by an open file if the path is gone or leads to another file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,11 +28,11 @@ use crate::volume::ReplicaId;
 pub(in crate::fs) enum AttrSource {
     /// By the path.
     Path,
-    /// By an open: the attributes do not agree with the data, so a replica's mount may have
-    /// older ones in its cache until the file is opened.
+    /// By an open. The attributes do not agree with the data, so a replica's mount may have older
+    /// ones in its cache until it opens the file.
     Reopen,
-    /// By the path, unless no replica answers soon: the file is open, and a reader does not
-    /// wait for silent replicas, because the data may be in memory.
+    /// By the path, unless no replica answers soon. The file is open, and its reader does not wait
+    /// for silent replicas, because the data may be in memory.
     PathOrTimeout,
 }
 
@@ -43,11 +42,11 @@ pub(in crate::fs) struct AttrRequest {
     pub(in crate::fs) ino: Ino,
     pub(in crate::fs) run_as: RunAs,
     pub(in crate::fs) source: AttrSource,
-    /// The deadline counts from then.
+    /// The deadline counts from this moment.
     pub(in crate::fs) since: Instant,
 }
 
-/// An answer of a replica, and what it is compared with.
+/// A replica's answer, and the state that it is compared with.
 struct AttrAnswer {
     /// The replica, its attributes and how they agree with the open file.
     found: Result<(ReplicaId, (Attr, OpenFileCheck)), BackendError>,
@@ -56,9 +55,8 @@ struct AttrAnswer {
     asked: u64,
 }
 
-/// Attributes of the object at the path, as an open shows them: an NFS mount asks its server
-/// for them then. Where they are of the version that `open` is at, reads go to that replica
-/// again.
+/// Attributes of the object at the path, as an open shows them: an NFS mount asks its server at an
+/// open. If they are of the version of `open`, reads go to that replica again.
 fn attr_by_reopen(
     tables: &Tables,
     ino: Ino,
@@ -72,14 +70,14 @@ fn attr_by_reopen(
             }
             Ok(attr)
         }
-        // The rights may have changed since the file was opened.
+        // The permissions may have changed since the file was opened.
         Err(BackendError::Os(E::ACCESS | E::PERM)) => at.backend.stat(at.path),
         Err(error) => Err(error),
     }
 }
 
 impl Namespace {
-    /// An inode's attributes; through the open file where its name is gone.
+    /// An inode's attributes; through an open file if its name is gone.
     pub async fn getattr(
         &self,
         caller: RequestContext,
@@ -102,8 +100,8 @@ impl Namespace {
         }
     }
 
-    /// The same, where the kernel has named this handle. It names none for an fstat(2); any
-    /// open one will do.
+    /// The same with the handle that the kernel has named. The kernel names none for an fstat(2),
+    /// so any open handle serves.
     pub(in crate::fs) async fn getattr_with_handle(
         &self,
         request: AttrRequest,
@@ -127,8 +125,7 @@ impl Namespace {
         self.getattr_with_handle(request, None).await
     }
 
-    /// The attributes; `None` where the answer is older than a change that was made here
-    /// meanwhile.
+    /// The attributes; `None` if the answer is older than a change that was made here meanwhile.
     async fn try_getattr(&self, request: &AttrRequest) -> FsResult<Option<InodeAttr>> {
         let AttrRequest { ino, since, .. } = *request;
         let inode = self.tables.handles.find_inode(ino);
@@ -156,13 +153,13 @@ impl Namespace {
     ) -> FsResult<AttrAnswer> {
         let AttrRequest { ino, source, since, .. } = *request;
         let asked = self.tables.change_seq();
-        // Where the kernel reads the file by itself, its attributes are to be of that file.
+        // If the kernel reads the file by itself, the attributes must be those of that file.
         let backing = inode.as_ref().and_then(|inode| inode.backing().cloned());
         let mut target = self.calls.target_of_inode(ino, &path).requested_at(since);
         if let Some(backing) = &backing {
             target = target.preferring(backing.replica);
         }
-        // Then nothing is learned.
+        // With this answer fanfs learns nothing.
         let fallback = (source == AttrSource::PathOrTimeout).then(|| (ReplicaId::new(0), None));
         let op = {
             let tables = Arc::clone(&self.tables);
@@ -216,7 +213,7 @@ impl Namespace {
             }
             Err(error) => return Err(error.into()),
         };
-        // Its name is gone or stands for another file, so the open one is asked.
+        // The name is gone or leads to another file, so the open file is asked.
         match open {
             Some(open) => self.getattr_by_open_file(ino, open, since).await.map(Some),
             None => Err(is_gone),

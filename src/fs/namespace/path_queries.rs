@@ -1,4 +1,4 @@
-//! Looking at an object by its path: links, extended attributes, sizes.
+//! Queries of an object by its path: links, extended attributes, sizes.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -1,11 +1,10 @@
-//! Directories: listings with offsets that stay good.
+//! Directory listings with stable offsets.
 //!
-//! A directory is listed when it is first read through a handle, and the handle keeps the
-//! listing where there is memory for it: offsets are places in it, so they mean the same
-//! whichever replica answers next, and whatever happens to the directory meanwhile. Where
-//! there is not, the handle keeps a window of it, and the directory is listed again for
-//! the next one ([`crate::fs::listing`]). Reading from the start again (rewinddir) begins
-//! another listing.
+//! A directory is listed when it is first read through a handle, and the handle keeps the listing
+//! if there is memory for it. Offsets are positions in that listing, so they stay valid whichever
+//! replica answers next, and however the directory changes. If there is not enough memory, the
+//! handle keeps a window of the listing, and lists the directory again for the next window
+//! ([`crate::fs::listing`]). A read from the start (rewinddir) begins another listing.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::{Arc, Weak};
@@ -25,13 +24,13 @@ use crate::fs::tables::OpenFileCheck;
 use crate::replicas::metadata_client::RunAs;
 use crate::volume::{ReplicaId, VolumeMode};
 
-/// One entry with its attributes, not yet given to the kernel.
+/// An entry with its attributes, before the kernel gets it.
 pub struct ReaddirPlusEntry {
     /// Its name.
     pub name: OsString,
-    /// The offset to go on from after it.
+    /// The offset after it, where the next read continues.
     pub next_offset: u64,
-    /// Which inode it is, and what it looks like; `None` where no replica could say so.
+    /// Its attributes, and the replica that showed them; `None` if no replica could.
     pub entry_attr: Option<EntryAttr>,
     /// Its inode number as the listing shows it.
     pub listed_ino: Ino,
@@ -39,11 +38,11 @@ pub struct ReaddirPlusEntry {
     pub kind: FileKind,
 }
 
-/// What a replica showed of an entry.
+/// The attributes of an entry, as one replica showed them.
 #[derive(Clone, Copy)]
 pub struct EntryAttr {
     replica: ReplicaId,
-    /// Changes before it was asked for.
+    /// The number of changes before the replica was asked.
     change_seq: u64,
     /// Its attributes.
     pub attr: Attr,
@@ -52,20 +51,20 @@ pub struct EntryAttr {
 /// The attributes of an entry, or the reason why the replica could not look at it.
 type AttrAnswer = Result<EntryAttr>;
 
-/// Entries that were looked up together.
+/// Entries that were looked up in one call.
 struct EntryBatch {
     entries: Vec<ReaddirPlusEntry>,
-    /// The offset to go on from.
+    /// The offset where the next batch begins.
     next_offset: u64,
     /// Whether the listing has no more entries.
     is_end: bool,
 }
 
-/// Part of a listing with attributes.
+/// A part of a listing, with attributes.
 pub struct ReaddirPlusPage {
-    /// The listing that it is a part of.
+    /// The whole listing, or the window that has the part.
     pub listing: Arc<Listing>,
-    /// Its entries, none for the end of the listing.
+    /// The entries of the part; none at the end of the listing.
     pub entries: Vec<ReaddirPlusEntry>,
 }
 
@@ -81,12 +80,12 @@ impl ReaddirPlusPage {
     }
 }
 
-/// Entries looked up for one reply of a READDIRPLUS: about what fits into one
-/// page, which is what the kernel asks for at a time.
+/// Entries that are looked up for one reply to READDIRPLUS. About as many fit into one page, which
+/// is the size that the kernel asks for.
 const ENTRIES_PER_REPLY: usize = 32;
 
-/// Attributes of entries, where the replica could look at any of them. Where it could at
-/// none, another one may.
+/// The attributes, if the replica could show those of at least one entry. Otherwise an error, so
+/// that another replica is asked.
 fn attrs_or_failover(attrs: Vec<Result<Attr>>) -> Result<Vec<Result<Attr>>> {
     let says = |attr: &Result<Attr>| attr.as_ref().err().is_none_or(|error| error.is_definite());
     match attrs.iter().find_map(|attr| attr.err()) {
@@ -95,15 +94,15 @@ fn attrs_or_failover(attrs: Vec<Result<Attr>>) -> Result<Vec<Result<Attr>>> {
     }
 }
 
-/// Whether a directory whose entries could not be looked at for this reason is listed
-/// by its names alone.
+/// Whether a directory is listed by names only, after looking up its entries failed with this
+/// error.
 fn can_list_names_only(error: BackendError) -> bool {
     !error.is_definite() || error == BackendError::Os(rustix::io::Errno::ACCESS)
 }
 
 impl Namespace {
-    /// Opens a directory; it is listed when it is read. Whether the caller may list it is
-    /// decided now, as far as the replica could say anything else than the kernel did.
+    /// Opens a directory; it is listed when it is read. The replica checks now whether the caller
+    /// may list it, unless the caller has the daemon's own credentials.
     pub async fn opendir(&self, caller: RequestContext, ino: Ino) -> FsResult<HandleId> {
         let credentials = caller.credentials();
         if !credentials.is_daemon() {
@@ -124,7 +123,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// The directory's entries, for a reader that is at `offset`.
+    /// The directory's entries, for a reader at `offset`.
     pub async fn readdir(&self, handle: HandleId, offset: u64) -> FsResult<Arc<Listing>> {
         let dir = self.tables.handles.dir(handle).ok_or(Errno::BADF)?;
         if let Some(listing) = dir.listing.get(offset) {
@@ -146,7 +145,7 @@ impl Namespace {
         let list = {
             let memory = Arc::clone(&self.listing_memory);
             let object = self.tables.inode_at(dir.ino, path);
-            // In copies the numbers in the listing are that one tree's.
+            // In `copies` mode the numbers in the listing are valid only in that one tree.
             let has_numbers = self.tables.policy.mode != VolumeMode::Copies;
             move |replica: ReplicaId, backend: &dyn Backend| {
                 let mut builder = match ListingBuilder::new(&memory, offset) {
@@ -162,7 +161,7 @@ impl Namespace {
         let run_as = RunAs::CallerThenDaemon(dir.credentials.clone());
         let (_, packed) = self.calls.client.call(target.long(), run_as, list).await?;
         let listing = Arc::new(Listing { ino: dir.ino, parent, packed: packed? });
-        // In another listing the offset may be another place.
+        // In another listing the offset may be another position.
         if !self.tables.handles.set_listing(handle.number, dir, &listing, offset) {
             return Err(Errno::STALE);
         }
@@ -173,9 +172,9 @@ impl Namespace {
         Ok(listing)
     }
 
-    /// The entries from `offset` on, with attributes, as many as are worth looking up at a
-    /// time. Entries that have gone meanwhile are left out; those that no replica can look at
-    /// are listed by their names alone, as a replica lists them.
+    /// The entries from `offset` on, with attributes, as many as are looked up in one call. Entries
+    /// that were removed meanwhile are left out. Entries that no replica can look up are listed by
+    /// name only.
     pub async fn readdirplus(
         &self,
         caller: RequestContext,
@@ -189,7 +188,7 @@ impl Namespace {
             let ino = listing.ino;
             let look_up = || self.lookup_batch(caller, since, &listing, offset);
             let batch = self.calls.with_rename_retry(&[ino], RetriedCall::Lookup, look_up).await?;
-            // Where all of them have gone, an empty answer would end the listing.
+            // If all entries were removed, an empty reply would end the listing.
             if batch.is_end || !batch.entries.is_empty() {
                 return Ok(ReaddirPlusPage { listing, entries: batch.entries });
             }
@@ -243,7 +242,7 @@ impl Namespace {
         Ok(EntryBatch { entries, next_offset, is_end: false })
     }
 
-    /// An entry as it is listed; `None` where it has gone meanwhile.
+    /// An entry for the reply; `None` if it was removed meanwhile.
     fn readdirplus_entry(
         &self,
         dir: Ino,
@@ -253,8 +252,8 @@ impl Namespace {
         let entry_attr = match attr {
             Err(BackendError::Os(rustix::io::Errno::NOENT)) => return None,
             Err(_) => None,
-            // The kernel looks it up: that tells whether it was replaced, and waits for pages
-            // that are being dropped.
+            // Without attributes the kernel looks the entry up. The lookup finds out whether the
+            // file was replaced, and waits until its pages are dropped.
             Ok(entry) => {
                 let at = EntryName { parent: dir, name: listed.name };
                 let found = ReplicaAttr { replica: entry.replica, attr: &entry.attr };
@@ -272,7 +271,7 @@ impl Namespace {
         })
     }
 
-    /// What the kernel is to be told of an entry; [`Namespace::commit_lookup`] it once it has been.
+    /// The reply for an entry. Call [`Namespace::commit_lookup`] once the reply has it.
     pub fn readdirplus_reply(&self, dir: Ino, name: &OsStr, seen: &EntryAttr) -> Option<InodeAttr> {
         let inodes = self.tables.inodes.lock();
         let ino = inodes.ino_for(dir, name, seen.replica, &seen.attr)?;
@@ -282,7 +281,7 @@ impl Namespace {
         Some(InodeAttr { ino, attr: seen.attr })
     }
 
-    /// The entry is in the answer to `request`, as `ino`: the kernel knows the inode once
+    /// Records that the reply to `request` has the entry as `ino`: the kernel knows the inode once
     /// more.
     pub fn commit_lookup(&self, ino: Ino, at: EntryName<'_>, seen: &EntryAttr, request: u64) {
         let EntryAttr { replica, change_seq: asked, attr } = *seen;
@@ -293,7 +292,7 @@ impl Namespace {
         }
     }
 
-    /// The inode number to show for an entry that comes without attributes.
+    /// The inode number to show for an entry without attributes.
     pub fn listed_ino(&self, dir: Ino, entry: &ListedEntry<'_>) -> Ino {
         self.tables.inodes.lock().listed_ino(dir, entry.name, entry.number)
     }

@@ -1,8 +1,7 @@
-//! The root's attributes, which are known whatever happens to the replicas.
+//! The root's attributes, which are known even if no replica answers.
 //!
-//! Who looks whether the mount is there (df, a shell's prompt, a service manager)
-//! looks at the root. Where no replica answers in a call's usual time, that one is
-//! told what it was last seen to be.
+//! Programs that check whether the mount is there (df, a shell's prompt, a service manager) look at
+//! the root. If no replica answers in a call's usual time, they get its last known attributes.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,7 +16,7 @@ use crate::replicas::metadata_client::RunAs;
 use crate::volume::ReplicaId;
 
 impl Namespace {
-    /// Finds out the root's identity. Ask it once, before anything else.
+    /// Looks up the root's attributes. Call it once, before any other operation.
     pub async fn init_root(&self) -> FsResult<InodeAttr> {
         self.getattr_root(RunAs::DAEMON, Instant::now()).await
     }
@@ -31,7 +30,7 @@ impl Namespace {
         loop {
             let asked = self.tables.change_seq();
             let target = self.calls.target_of_inode(ROOT, path).requested_at(since);
-            // After a change through this mount, older attributes would hide it.
+            // After a recent change through this mount, older attributes would hide it.
             let known = if target.has_sole_replica() { None } else { *self.last_root_attr.lock() };
             let stat = |_: ReplicaId, backend: &dyn Backend| backend.stat(Path::new(""));
             let call = self.calls.client.call_with_fallback(known, target, run_as.clone(), stat);

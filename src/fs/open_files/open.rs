@@ -1,16 +1,16 @@
-//! Opening and closing a file.
+//! Opening a file for reading.
 //!
-//! One replica opens it and shows its version. Where the kernel is to read the
-//! file from a replica by itself ([`crate::fs::passthrough`]), that replica opens it
-//! too, unless it was the one; and as long as the kernel does, it is that
-//! replica whose opens count, so that its mount looks whether the file changed.
+//! One replica opens the file and shows its version. If the kernel will read the file from a
+//! replica by itself ([`crate::fs::passthrough`]), that replica opens it too, unless it was the
+//! first. As long as the kernel reads it, later opens go to that replica first, so that its mount
+//! checks whether the file has changed.
 //!
-//! The kernel is asked for something twice during an open: to lend it the file, and to forget
-//! attributes. Both are system calls, which are made with no table locked. The file is lent
-//! before the open is entered into the tables. The first open that is entered decides how
-//! all of them read the file, so what a second one lent at the same time is given back; the
-//! kernel knows of it only what the answer to an open says. Attributes are forgotten after the
-//! open was entered, and before it is answered ([`crate::fs::inodes`]).
+//! An open makes two requests to the kernel: to borrow the file, and to forget attributes. Both are
+//! system calls, which are made with no table locked. The file is lent before the open is entered
+//! into the tables. The first open that is entered decides how all of them read the file. So a file
+//! that another open lent at the same time is taken back. The kernel uses a lent file only if the
+//! reply to an open names it. The kernel forgets attributes after the open was entered, and before
+//! it is answered ([`crate::fs::inodes`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,19 +33,19 @@ use crate::replicas::metadata_client::{CallTarget, RunAs};
 use crate::sync::before_io;
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// A file just opened.
+/// A file that was just opened.
 #[derive(Clone)]
 pub struct OpenedFile {
-    /// Names the handle in later calls.
+    /// Identifies the handle in later calls.
     pub handle: HandleId,
-    /// Who caches what is read through it.
+    /// Where data that is read through it is cached.
     pub cache_mode: CacheMode,
-    /// Whether what the kernel has cached of the file is still good; whoever
-    /// caches, or pages of another version would stay.
+    /// Whether the kernel may keep its cached pages of the file. This applies to both cache modes,
+    /// or pages of another version would stay.
     pub keep_cache: bool,
-    /// What the kernel is to read by itself.
+    /// The file that the kernel reads by itself.
     pub backing: Option<Arc<PassthroughFile>>,
-    /// Whether it may be written through.
+    /// Whether the handle may write.
     pub is_writable: bool,
 }
 
@@ -53,15 +53,15 @@ pub struct OpenedFile {
 struct OpenRequest {
     ino: Ino,
     caller: Credentials,
-    /// Whether the caller runs the file; the kernel has checked that it may.
+    /// Whether the caller executes the file; the kernel has checked its permission.
     to_run: bool,
     /// The kernel's number of the request.
     request: u64,
 }
 
 impl OpenRequest {
-    /// The credentials with which other replicas open the file later: those with which it is
-    /// open now.
+    /// The credentials with which other replicas open the file later: the same that it is open with
+    /// now.
     fn credentials(&self) -> &Credentials {
         if self.to_run { &Credentials::DAEMON } else { &self.caller }
     }
@@ -79,14 +79,13 @@ struct ReplicaOpen {
     replica: ReplicaId,
     file: Arc<dyn BackendFile>,
     attr: Attr,
-    /// Whether it is the file that the kernel reads by itself; `None` where that was not
-    /// checked.
+    /// Whether it is the file that the kernel reads by itself; `None` if this was not checked.
     is_backing_file: Option<bool>,
-    /// How its attributes agree with the open file.
+    /// How its attributes compare with the open file.
     file_check: OpenFileCheck,
 }
 
-/// The replica's open of an inode, and when that was.
+/// A replica's open of an inode, and the state before the replica was asked.
 struct InodeOpen {
     found: ReplicaOpen,
     path: PathBuf,
@@ -95,20 +94,20 @@ struct InodeOpen {
     asked: u64,
 }
 
-/// The file that the kernel is to read by itself, if any.
+/// The file that the kernel will read by itself, if any.
 type BackingCandidate = Option<(ReplicaId, Arc<dyn BackendFile>)>;
 
 /// An open that has been entered into the tables.
 struct EnteredOpen {
     cache_validity: CacheValidity,
     outcome: OpenOutcome,
-    /// The kernel may hold attributes of another version.
+    /// Present if the kernel may hold attributes of another version.
     notice: Option<AttrNotice>,
 }
 
-/// The file that was lent to the kernel for an open, before that is entered.
+/// The file that was lent to the kernel for an open that is not entered yet.
 enum Lent {
-    /// The file was open already, so that it is settled how it is read.
+    /// The file was open already, so the way of reading it is decided.
     NotTried,
     /// The file, if it could be lent.
     Tried(Option<Arc<PassthroughFile>>),
@@ -117,7 +116,7 @@ enum Lent {
 /// An open that has not been entered.
 struct NotEntered {
     lent: Lent,
-    /// The open's answer; `None` where it is made again.
+    /// The reply to the open; `None` if the open must be repeated.
     answer: Option<Errno>,
 }
 
@@ -130,16 +129,15 @@ impl Lent {
     }
 }
 
-/// Looks for a file's chunks in at most so many places, to tell which replicas are local to
-/// all of them.
+/// Placement queries per file, at most, to find the replicas that are local to all its chunks.
 const MAX_PLACEMENT_SAMPLES: u64 = 1024;
 
-/// No cluster's chunks are smaller.
+/// No cluster has smaller chunks, bytes.
 const MIN_CHUNK_SIZE: u64 = 1 << 20;
 
 impl OpenFiles {
-    /// Opens a regular file for reading, perhaps `to_run` it, which the kernel has checked
-    /// that the caller may.
+    /// Opens a regular file for reading, or `to_run` it: then the kernel has checked that the
+    /// caller may.
     pub async fn open(
         &self,
         caller: RequestContext,
@@ -162,7 +160,8 @@ impl OpenFiles {
                 }
             };
             let backing = self.open_backing_candidate(&request, &opened).await;
-            // Otherwise it was changed here since the replica was asked.
+            // `None`: it was changed here since the replica was asked, or all its handles were
+            // closed.
             if let Some(answer) = self.register_open(&request, opened, backing, kernel) {
                 return answer;
             }
@@ -199,7 +198,7 @@ impl OpenFiles {
         }
     }
 
-    /// What a replica does to open the inode at the path.
+    /// The operation of a replica to open the inode at the path.
     fn open_op(
         &self,
         ino: Ino,
@@ -221,8 +220,8 @@ impl OpenFiles {
         }
     }
 
-    /// The file that the kernel is to read by itself, if any. The replica that it is to be
-    /// read from opens it, if that is another replica than the one that has opened it.
+    /// The file that the kernel will read by itself, if any. If another replica than the opener is
+    /// chosen for that, it opens the file too.
     async fn open_backing_candidate(
         &self,
         request: &OpenRequest,
@@ -231,8 +230,8 @@ impl OpenFiles {
         let InodeOpen { found, path, target, .. } = opened;
         let opener = found.replica;
         let wanted = self.passthrough_replica(path, found)?;
-        // Where it is open already, it is lent or is not; should all handles have been closed
-        // in the meantime, the replica that has opened it will do.
+        // If it is open already, that is decided. If all its handles are closed meanwhile, the
+        // opener serves.
         if wanted == opener || self.tables.handles.find_inode(request.ino).is_some() {
             return Some((opener, Arc::clone(&found.file)));
         }
@@ -241,7 +240,7 @@ impl OpenFiles {
         let open = {
             let path = path.clone();
             move |replica: ReplicaId, backend: &dyn Backend| {
-                // Where the other replica fails or is late, the first will do.
+                // If the other replica fails or is late, the opener serves.
                 if replica == opener {
                     return Ok(None);
                 }
@@ -261,14 +260,14 @@ impl OpenFiles {
         }
     }
 
-    /// The replica that the kernel is to read the file from, if it is to.
+    /// The replica from which the kernel will read the file, if any.
     fn passthrough_replica(
         &self,
         path: &std::path::Path,
         found: &ReplicaOpen,
     ) -> Option<ReplicaId> {
         let version = found.attr.version();
-        // There is nothing to read in an empty file.
+        // An empty file has nothing to read.
         if !self.passthrough.is_wanted() || version.size == 0 {
             return None;
         }
@@ -288,9 +287,9 @@ impl OpenFiles {
         self.passthrough.choose_replica(&standings, usable, [pinned, local], version.size)
     }
 
-    /// Enters the open file into the tables; the kernel may read `backing` by itself, if this
-    /// is the file's first open. `None` where the version that was found may be older than a
-    /// change that has ended since, and where all handles were closed since.
+    /// Enters the open file into the tables. If this is the file's first open, the kernel may read
+    /// `backing` by itself. `None` if the version may be older than a change that has ended since,
+    /// or if all handles were closed since.
     fn register_open(
         &self,
         request: &OpenRequest,
@@ -320,7 +319,8 @@ impl OpenFiles {
         if backing.is_some() {
             self.passthrough.count_open();
         }
-        // A caller that may read it has it opened elsewhere; a writer perhaps may not.
+        // Other replicas open the file with a reader's credentials, because a writer may lack read
+        // permission.
         inode.current().set_credentials(request.credentials());
         inode.current().set_last_attr(&attr);
         let handle = FileHandle {
@@ -338,8 +338,8 @@ impl OpenFiles {
         Some(Ok(OpenedFile { handle, cache_mode, keep_cache, backing, is_writable: false }))
     }
 
-    /// Lends the kernel the file, of `size` bytes, that it is to read by itself, where this
-    /// looks like the first open.
+    /// Lends the kernel the file of `size` bytes that it will read by itself, if this looks like
+    /// the first open.
     fn lend_to_kernel(
         &self,
         ino: Ino,
@@ -355,8 +355,8 @@ impl OpenFiles {
         Lent::Tried(self.passthrough.open_backing(replica, name, file, size, kernel))
     }
 
-    /// Has the kernel forget attributes of a file that an open has entered. Call it before
-    /// that open is answered.
+    /// Makes the kernel forget attributes of a file that an open has entered. Call it before that
+    /// open is answered.
     pub(in crate::fs) fn send_attr_notice(
         &self,
         notice: Option<AttrNotice>,
@@ -376,14 +376,14 @@ impl OpenFiles {
         lent: Lent,
     ) -> Result<EnteredOpen, NotEntered> {
         let ino = request.ino;
-        // Held, so that nothing is changed between these checks and the entry.
+        // Held, so nothing changes between these checks and the entry.
         let mut inodes = self.tables.inodes.lock();
         let is_closed_since =
             || matches!(lent, Lent::NotTried) && self.tables.handles.find_inode(ino).is_none();
         if !inodes.is_unchanged_since(ino, opened.asked) || is_closed_since() {
             return Err(NotEntered { lent, answer: None });
         }
-        // The kernel looks the name up once more, and opens the object that has it now.
+        // With ESTALE the kernel looks the name up again, and opens the object that has it now.
         if !self.is_open_of_inode(&inodes, ino, &opened.found) {
             return Err(NotEntered { lent, answer: Some(Errno::STALE) });
         }
@@ -391,7 +391,7 @@ impl OpenFiles {
         Ok(self.enter_open(&mut inodes, request, opened, lent.into_file()))
     }
 
-    /// Whether the replica has opened the file that the kernel means, and that it reads by
+    /// Whether the replica has opened the kernel's inode, and the file that the kernel reads by
     /// itself, if it reads one.
     fn is_open_of_inode(&self, inodes: &Inodes, ino: Ino, found: &ReplicaOpen) -> bool {
         if !inodes.is_same(ino, found.replica, &found.attr)
@@ -419,7 +419,7 @@ impl OpenFiles {
         let mode = self.tables.policy.mode;
         let cache_validity = match self.tables.is_open_for_write(ino) {
             false => inodes.record_open(ino, version),
-            // What the kernel gets of it now is of no one version.
+            // While it may be written, what the kernel caches is not of one version.
             true => CacheValidity::default(),
         };
         // It may have been renamed since it was opened.

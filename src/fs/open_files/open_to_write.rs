@@ -1,5 +1,5 @@
-//! Opening a file for writing. From then on all its handles read it from the write replica,
-//! until the last one that may write is closed.
+//! Opening a file for writing. Then all its handles read it from the write replica, until the last
+//! handle that may write is closed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,14 +32,13 @@ pub(in crate::fs) struct OpenForWrite {
     pub(in crate::fs) ino: Ino,
     pub(in crate::fs) credentials: Credentials,
     pub(in crate::fs) options: WriteOpenOptions,
-    /// Whether the kernel sends it again.
+    /// Whether the kernel sends the request again.
     pub(in crate::fs) is_resent: bool,
     /// The kernel's number of the request.
     pub(in crate::fs) request: u64,
 }
 
-/// A file that the write replica has opened for writing, and the credentials it was opened
-/// with.
+/// A file that the write replica has opened for writing, and the credentials of that open.
 pub(in crate::fs) struct OpenedWriter {
     pub(in crate::fs) ino: Ino,
     pub(in crate::fs) path: PathBuf,
@@ -48,7 +47,7 @@ pub(in crate::fs) struct OpenedWriter {
     pub(in crate::fs) opened: WritableFile,
 }
 
-/// An entered writer that is not a handle yet.
+/// A writer that was entered and has no handle yet.
 struct EnteredWriter {
     cache_validity: CacheValidity,
     outcome: OpenOutcome,
@@ -87,7 +86,7 @@ impl OpenFiles {
         OpenedFile { handle, cache_mode, keep_cache, backing: None, is_writable: true }
     }
 
-    /// Opens a file on the write replica; from now on it is read there.
+    /// Opens a file on the write replica; from then on it is read there.
     pub(in crate::fs) async fn open_writer(
         &self,
         request: OpenForWrite,
@@ -190,8 +189,8 @@ impl OpenFiles {
         Ok(EnteredWriter { cache_validity, outcome })
     }
 
-    /// A handle that could write is closed. Asks for the file's version, so that all replicas
-    /// that have it serve reads again.
+    /// Finishes the close of a handle that could write. Asks for the file's version, so that all
+    /// replicas that have it serve reads again.
     pub(in crate::fs) async fn release_writer(
         self: Arc<Self>,
         ino: Ino,
@@ -202,7 +201,7 @@ impl OpenFiles {
         self.tables.record_inode_change(ino);
         let once = self.calls.single_call(write, Lane::Metadata, &writer.credentials);
         let file = Arc::clone(&writer.file);
-        // A caller that removes the file waits until it is closed.
+        // A request that removes the file waits until it is closed.
         let _closing = inode.gate.start_operation();
         let answer = self.calls.client.call_once(once, move |_| file.attr()).await;
         self.tables.record_inode_change(ino);

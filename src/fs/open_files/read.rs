@@ -1,4 +1,4 @@
-//! Reading what is open.
+//! Reads of open files.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,18 +17,18 @@ use crate::replicas::metadata_client::RunAs;
 use crate::replicas::task;
 use crate::volume::{ByteRange, ReplicaId};
 
-/// The shortest time between two looks at the version of a file. Data that was read ahead
-/// is no older than that when it is delivered. The kernel looks by itself before it reads
-/// through its page cache, and does not before a direct read.
+/// The shortest time between two checks of a file's version, for direct reads. Data that was read
+/// ahead is not older than this when it is delivered. Before a read through its page cache the
+/// kernel checks by itself; before a direct read it does not.
 const MIN_REVALIDATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Which try at a read it is.
+/// The attempts at a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadAttempt {
     First,
     /// After a writer has opened the file.
     Retry,
-    /// After the current version was looked up.
+    /// After the current version was looked up, because no replica had the earlier one.
     Final,
 }
 
@@ -42,7 +42,7 @@ impl ReadAttempt {
 struct FileRead {
     file: FileHandle,
     range: ByteRange,
-    /// A read that is made again is to end by its deadline all the same.
+    /// When the read arrived. Its deadline counts from here, also if the read is repeated.
     since: Instant,
     origin: RequestOrigin,
     attempt: ReadAttempt,
@@ -61,9 +61,9 @@ impl FileRead {
 }
 
 impl OpenFiles {
-    /// Reads a range of an open file for `process`, or one of its threads; fewer bytes come
-    /// only at its end. A small read may be carried out on the calling thread, as far as
-    /// others are left to take requests.
+    /// Reads a range of an open file for `process`, which may be one of its threads. Fewer bytes
+    /// come only at the end of the file. A small read may run on the calling thread, if enough
+    /// other threads are left to take requests.
     ///
     /// This is the fast path: a read that succeeds at the first attempt makes no future.
     pub fn read(
@@ -86,7 +86,7 @@ impl OpenFiles {
                 return self.start_read_from_write_replica(read, writer, done);
             }
         };
-        // It may have grown since.
+        // The file may have grown since.
         let is_at_end = range.start >= current.version().size;
         let is_direct = read.file.cache_mode() == CacheMode::Direct;
         let is_due = |ttl| read.file.inode.is_check_due(ttl, now);
@@ -95,7 +95,7 @@ impl OpenFiles {
             read.attempt = ReadAttempt::Final;
             task::run(async move {
                 let look = read.attr_request(AttrSource::Path);
-                // Where this fails, the read says why.
+                // If this fails, the read returns the error.
                 let _ = files.namespace.getattr_with_handle(look, Some(handle)).await;
                 files.attempt_read(read, done);
             });
@@ -105,7 +105,7 @@ impl OpenFiles {
             task::run(async move {
                 let look = read.attr_request(AttrSource::PathOrTimeout);
                 if files.namespace.getattr_as(look).await.is_err() {
-                    // No read has to wait for that again soon.
+                    // Delays the next check, so reads do not wait for it again soon.
                     read.file.inode.mark_checked();
                 }
                 files.attempt_read(read, done);
@@ -132,7 +132,7 @@ impl OpenFiles {
             fails_fast_on_stale: read.attempt != ReadAttempt::Final || self.tables.can_write(),
             origin: read.origin,
         };
-        // From the second attempt on it is a replica's thread that gets here.
+        // From the second attempt on, a replica's thread runs this.
         let thread = match read.attempt {
             ReadAttempt::First => CallerThread::MayInline,
             ReadAttempt::Retry | ReadAttempt::Final => CallerThread::MustQueue,
@@ -143,7 +143,7 @@ impl OpenFiles {
         self.tables.reader.read(&current, &read_handle, params, thread, sink);
     }
 
-    /// Replies to a read that began in `epoch`, or makes it again.
+    /// Replies to a read that began in `epoch`, or repeats it.
     fn finish_read(
         self: &Arc<Self>,
         mut read: FileRead,
@@ -162,13 +162,13 @@ impl OpenFiles {
             Ok(data) => match inode.block_writes(epoch) {
                 // Pages of a replica are not copied before they are sent.
                 Some(_writes_blocked) => done(Ok(data)),
-                // It is being changed right now.
+                // A change is running.
                 None => self.start_read_from_write_replica(read, None, done),
             },
             Err(error) if error.is_version_mismatch() && read.attempt != ReadAttempt::Final => {
                 self.start_read_of_current_version(read, done);
             }
-            // It changes faster than it can be opened everywhere. The write replica's mount
+            // The file changes faster than all replicas can open it. The write replica's mount
             // knows the current version.
             Err(error) if error.is_version_mismatch() && self.tables.can_write() => {
                 self.start_read_from_write_replica(read, None, done);
@@ -177,7 +177,7 @@ impl OpenFiles {
         }
     }
 
-    /// No replica has this version any more: looks up the current one, and reads that.
+    /// No replica has this version any more: looks up the current one and reads it.
     fn start_read_of_current_version(
         self: &Arc<Self>,
         mut read: FileRead,

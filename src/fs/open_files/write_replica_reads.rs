@@ -1,5 +1,5 @@
-//! Reads of files that are being written: from the write replica, after the writes that
-//! arrived before them.
+//! Reads of files that are open for writing: from the write replica, after the writes that arrived
+//! before them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,14 +19,13 @@ use crate::replicas::task;
 use crate::telemetry::counters::increment;
 use crate::volume::ByteRange;
 
-/// The error of a call for which this process has no memory.
 const OUT_OF_MEMORY: BackendError = BackendError::Os(rustix::io::Errno::NOMEM);
 
-/// How often a read that waits looks whether its caller was killed.
+/// How often a waiting read checks whether its caller was killed.
 const KILL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl OpenFiles {
-    /// Reads a file that is being written, after the writes that arrived before.
+    /// Reads a file that is open for writing, after the writes that arrived earlier.
     pub(in crate::fs) async fn read_from_write_replica(
         &self,
         file: FileHandle,
@@ -38,7 +37,7 @@ impl OpenFiles {
         self.wait_for_earlier_writes(&gate, range, since).await;
         let reader = Arc::clone(&self.tables.reader);
         let read = move |file: &dyn BackendFile| {
-            // There are no more of these than threads.
+            // Allocated here, so there are no more of these buffers than threads.
             let mut bytes = reader.allocate_buffer(range.len()).ok_or(OUT_OF_MEMORY)?;
             let _shared = gate.lock_shared();
             let filled = read_fully(file, range.start, &mut bytes)?;
@@ -53,12 +52,12 @@ impl OpenFiles {
             }
             Err(_) => increment(&self.counters.read_errors),
         }
-        // The reply gives the buffer's memory back.
+        // The reply releases the buffer's memory.
         self.payload_budget.serve_waiting_reads_after_reply();
         answer.map(|(bytes, filled)| ReadData::from_buffer(bytes, filled))
     }
 
-    /// The next data or hole of a file that is being written.
+    /// The next data or hole of a file that is open for writing.
     pub(in crate::fs) async fn lseek_on_write_replica(
         &self,
         file: FileHandle,
@@ -70,7 +69,7 @@ impl OpenFiles {
         self.run_on_write_replica(file, writer, Lane::Metadata, Instant::now(), seek).await
     }
 
-    /// Has the write replica look into a file that is being written.
+    /// Runs `op` on the write replica's descriptor of a file that is open for writing.
     async fn run_on_write_replica<T: Send + 'static>(
         &self,
         file: FileHandle,
@@ -93,8 +92,8 @@ impl OpenFiles {
         Ok(self.calls.client.call_once(once, look).await?)
     }
 
-    /// Waits until the writes of the file have ended that arrived before a read, which arrived
-    /// at `since` and is of `range`.
+    /// Waits until the writes that arrived before a read of `range` have ended. The read arrived at
+    /// `since`.
     pub(in crate::fs) async fn wait_for_earlier_writes(
         &self,
         gate: &Arc<WriteGate>,
@@ -108,7 +107,7 @@ impl OpenFiles {
         let until = since + self.tables.policy.deadlines.while_responsive;
         let wait = async move {
             loop {
-                // Before the check, so that an end after it is not missed.
+                // Before the check, so an end after it is not missed.
                 let ended = gate.pending_writes.next_end();
                 let now = Instant::now();
                 let is_over = !gate.pending_writes.has_in_flight_until(last) || now >= until;
@@ -119,7 +118,7 @@ impl OpenFiles {
                 let _ = tokio::time::timeout_at(next, ended).await;
             }
         };
-        // The volume is going away where the runtime does not end it.
+        // If the runtime does not finish it, the volume is being shut down.
         let _ = self.calls.runtime.spawn(wait).await;
     }
 }
@@ -136,8 +135,8 @@ fn read_fully(
         let at = start + filled as u64;
         match file.read_at(at, &mut bytes[filled..])? {
             0 if at >= file.attr()?.size => break,
-            // Another client has made it longer just now; or the replica ends it before its
-            // own size, and is not believed.
+            // Another client may have extended the file just now. If it happens twice, the
+            // replica's data ends before its own size, and the data is not trusted.
             0 if !has_ended => has_ended = true,
             0 => return Err(BackendError::Truncated),
             n => {

@@ -1,7 +1,7 @@
 //! Bloom filters over a stretch of time.
 //!
-//! A filter cannot forget one mark, so there are several, each for a part of the time
-//! that marks count, and each is dropped as a whole.
+//! A filter cannot forget a single mark, so there are several, each for a part of the time for
+//! which marks count. Each is dropped as a whole.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 use super::is_recent;
 use crate::fs::records::ChangeMark;
 
-/// Bits of each filter: with 400,000 marks in it one name in a hundred is taken for one
-/// that was changed.
+/// Bits of each filter: with 400,000 marks in it, 1 % of the unchanged names count as changed.
 const FILTER_BITS: usize = 1 << 22;
 
-/// Bits that stand for a mark.
+/// Bits set for each mark.
 const HASHES_PER_MARK: u64 = 4;
 
-/// A new filter is begun so often within the time that marks count.
+/// New filters started per lag, at most.
 const FILTERS_PER_LAG: u32 = 2;
 
 /// The filters, the newest last.
@@ -29,7 +28,7 @@ struct BloomFilter {
     bits: Vec<u64>,
 }
 
-/// The word and the bit in it of each hash.
+/// The word and the bit for each hash.
 fn bit_positions(mark: ChangeMark) -> impl Iterator<Item = (usize, u64)> {
     let first = mark & u64::from(u32::MAX);
     let step = mark >> 32 | 1;
@@ -64,7 +63,7 @@ impl BloomFilters {
         live.any(|sieve| bit_positions(mark).all(|(word, bit)| sieve.bits[word] & bit != 0))
     }
 
-    /// Each that still counts, with the time of its last mark.
+    /// Each filter that still counts, with the time of its last mark.
     pub(super) fn snapshot(
         &self,
         lag: Duration,
@@ -74,7 +73,7 @@ impl BloomFilters {
         live.map(|sieve| (sieve.last_insert, sieve.bits.clone()))
     }
 
-    /// One that the daemon before had; one of another size says nothing here.
+    /// Restores a filter of the predecessor; ignores one of another size.
     pub(super) fn restore(&mut self, last: Instant, bits: Vec<u64>) {
         if bits.len() == FILTER_BITS / 64 {
             self.0.push_back(BloomFilter { started_at: last, last_insert: last, bits });

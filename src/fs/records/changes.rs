@@ -1,14 +1,14 @@
-//! What was changed lately.
+//! Recent changes.
 
 use serde::{Deserialize, Serialize};
 
-/// A hash of something that may be changed. The same in every process and release.
+/// A hash of a name or an inode that was changed. The same in every process and release.
 pub(in crate::fs) type ChangeMark = u64;
 
-/// What was changed, with the age of each, milliseconds.
+/// Recent changes, each with its age in milliseconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(in crate::fs) struct RecentChangesRecord {
     pub(in crate::fs) marks: Vec<(ChangeMark, u32)>,
-    /// The bits of each Bloom filter.
+    /// The age of each Bloom filter, and its bits.
     pub(in crate::fs) filters: Vec<(u32, Vec<u64>)>,
 }

@@ -1,4 +1,4 @@
-//! The bytes of records, as daemons of this format have always written them.
+//! The bytes of records in the present format, which must not change.
 
 use std::collections::BTreeSet;
 

@@ -9,7 +9,7 @@ use crate::fs::handle_id::HandleId;
 use crate::fs::ino::Ino;
 use crate::volume::FileVersion;
 
-/// Tells a directory's listing from another: a hash of its names, in their order.
+/// Identifies a directory's listing: a hash of its names, in their order.
 pub(in crate::fs) type ListingDigest = [u8; 16];
 
 /// The inode number of the parent directory, and the entries.
@@ -20,9 +20,9 @@ pub(in crate::fs) type ListingRecord = Option<(u64, Vec<DirEntry>)>;
 pub(in crate::fs) struct FileRecord {
     pub(in crate::fs) ino: u64,
     pub(in crate::fs) version: VersionRecord,
-    /// What replicas have open of it.
+    /// The files that replicas have open.
     pub(in crate::fs) replica_files: Vec<ReplicaFileRecord>,
-    /// The attributes that were shown last.
+    /// The attributes that a replica showed last.
     pub(in crate::fs) attr: Option<Attr>,
 }
 
@@ -40,11 +40,10 @@ pub(in crate::fs) struct ReplicaFileRecord {
     pub(in crate::fs) replica: u16,
     /// Whether its open showed this version.
     pub(in crate::fs) is_verified: bool,
-    /// The descriptor, among those that are sent along.
+    /// The index of the descriptor among those that are sent.
     pub(in crate::fs) file: u32,
 }
 
-/// A handle.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::fs) struct HandleRecord {
     pub(in crate::fs) number: u64,
@@ -74,15 +73,15 @@ pub(in crate::fs) enum HandleKindRecord {
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::fs) struct WriterRecord {
     pub(in crate::fs) readable: bool,
-    /// Of [`crate::backend::SyncMode`].
+    /// The code of a [`crate::backend::SyncMode`].
     pub(in crate::fs) sync: u8,
     pub(in crate::fs) credentials: CredentialsRecord,
     /// The errno that the next fsync(2) or close(2) reports.
     pub(in crate::fs) deferred_error: Option<i32>,
-    /// Whether it has not been opened since a daemon was killed: so it is not sent, and
-    /// the next daemon opens it when it is first used.
+    /// Whether no descriptor was opened since a daemon was killed. Then none is sent, and the next
+    /// daemon opens the file when it is first used.
     pub(in crate::fs) is_deferred: bool,
-    /// The descriptor, among those that are sent along.
+    /// The index of the descriptor among those that are sent.
     pub(in crate::fs) file: Option<u32>,
 }
 
@@ -94,7 +93,6 @@ impl FileRecord {
 }
 
 impl HandleRecord {
-    /// Whether it may write.
     pub(in crate::fs) fn is_writer(&self) -> bool {
         matches!(self.kind, HandleKindRecord::File { writer: Some(_), .. })
     }
@@ -103,7 +101,7 @@ impl HandleRecord {
         HandleId { number: self.number, ino: Ino(self.ino) }
     }
 
-    /// One of a directory.
+    /// A handle of a directory.
     #[cfg(test)]
     pub(in crate::fs) fn example(number: u64) -> Self {
         let kind =
@@ -111,7 +109,7 @@ impl HandleRecord {
         Self { number, ino: 2, credentials: None, kind }
     }
 
-    /// Nothing was sent along.
+    /// Removes references to descriptors, listings, and the state of the kernel's cache.
     pub(in crate::fs) fn mark_daemon_killed(&mut self) {
         match &mut self.kind {
             HandleKindRecord::File { is_current, writer, .. } => {
@@ -124,7 +122,7 @@ impl HandleRecord {
         }
     }
 
-    /// A directory was listed.
+    /// Records that the directory was listed.
     pub(in crate::fs) fn set_listed(&mut self, digest: ListingDigest) {
         if let HandleKindRecord::Directory { lost_digest, is_started, .. } = &mut self.kind {
             *lost_digest = Some(digest);

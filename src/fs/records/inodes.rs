@@ -7,19 +7,17 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{Attr, FileKind, Generation};
 use crate::volume::{FileId, FileVersion};
 
-/// All inodes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(in crate::fs) struct InodesRecord {
     pub(in crate::fs) nodes: Vec<InodeRecord>,
-    /// Natural numbers, each with the number that the object has in place of it.
+    /// Natural numbers, each with the number that the object has instead.
     pub(in crate::fs) substitutes: Vec<(u64, u64)>,
 }
 
-/// One inode.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::fs) struct InodeRecord {
     pub(in crate::fs) ino: u64,
-    /// Its names, each with the directory that it is in.
+    /// Its names, each with the directory's inode number.
     pub(in crate::fs) names: Vec<(u64, OsString)>,
     pub(in crate::fs) lookups: u64,
     pub(in crate::fs) natural_ino: u64,
@@ -41,10 +39,10 @@ pub(in crate::fs) enum KernelCacheRecord {
     Mixed,
 }
 
-/// One step that the table took.
+/// A step of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fs) enum InodeEvent {
-    /// The kernel was told of the object of this name, or was about to be, by this request.
+    /// By this request the kernel learned of the object with this name, or was about to.
     Lookup {
         request: u64,
         ino: u64,
@@ -61,7 +59,7 @@ pub(in crate::fs) enum InodeEvent {
     Rename { from: (u64, OsString), to: (u64, OsString), moved: Option<u64> },
 }
 
-/// As much of an object's attributes as its number depends on.
+/// The attributes that an object's number depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fs) struct IdentityAttrs {
     pub(in crate::fs) dev: u64,
@@ -71,14 +69,14 @@ pub(in crate::fs) struct IdentityAttrs {
     pub(in crate::fs) generation: Generation,
 }
 
-/// What is left of an object that has lost a name.
+/// What remains of an object that has lost a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fs) enum LinkRemoval {
     /// Other names.
     OtherLinksLeft,
-    /// What is open.
+    /// An open handle.
     StillOpen,
-    /// Nothing: its number may come to be used again.
+    /// Nothing: a replica may reuse its number.
     ObjectRemoved,
 }
 
@@ -90,7 +88,7 @@ impl From<&Attr> for IdentityAttrs {
 }
 
 impl IdentityAttrs {
-    /// Attributes of which no others are known.
+    /// The attributes; unknown ones are 0.
     pub(in crate::fs) fn attr(self) -> Attr {
         let Self { dev, ino, kind, nlink, generation } = self;
         Attr {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub(in crate::fs) struct LockOwnerRecord {
     pub(in crate::fs) ino: u64,
     pub(in crate::fs) owner: u64,
-    /// The handles that it took locks through.
+    /// The handles through which it took locks.
     pub(in crate::fs) handles: BTreeSet<u64>,
-    /// The descriptor that has the locks, among those that are sent along.
+    /// The index of the descriptor that has the locks, among those that are sent.
     pub(in crate::fs) file: u32,
 }

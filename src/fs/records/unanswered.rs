@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::fs::handle_id::HandleId;
 use crate::fs::ino::Ino;
 
-/// An entry that a request has made in the tables.
+/// An entry that a request made in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fs) enum UnansweredEntry {
     /// An open file or directory.
     Handle { number: u64, ino: u64 },
-    /// The kernel is to know an inode once more.
+    /// A lookup by which the kernel knows an inode once more.
     Lookup(u64),
 }
 

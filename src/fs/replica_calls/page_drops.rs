@@ -1,5 +1,5 @@
-//! Has the kernel drop pages that are older than a write ([`crate::fs::stale_pages`]), once that
-//! write is answered, and has attributes of the file wait until they are gone.
+//! Makes the kernel drop pages that are older than a write ([`crate::fs::stale_pages`]) once that
+//! write is answered. Replies with attributes of the file wait until the pages are gone.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use crate::replicas::metadata_client::WaitingCall;
 use crate::replicas::task;
 use crate::volume::ByteRange;
 
-/// A truncation does not wait longer. Until it is answered the kernel sends nothing that it
-/// writes back of the file, and to drop a page that was changed in mapped memory is to write it
-/// back: then each would wait for the other.
+/// Limit on the wait of a truncation. Until a truncation is answered, the kernel sends no writeback
+/// of the file. To drop a page that was changed in mapped memory, the kernel must write it back. So
+/// without a limit each would wait for the other.
 const MAX_WAIT_OF_TRUNCATION: Duration = Duration::from_secs(1);
 
-/// Pages that are dropped when this is dropped, which is after the reply to the write.
+/// Starts the drop when it is dropped itself, which is after the reply to the write.
 struct DropAfterReply(Option<PendingDrop>);
 
-/// Pages that are being dropped. They are gone when this is dropped.
+/// A drop of pages in progress. It has ended when this is dropped.
 struct PendingDrop {
     calls: Arc<ReplicaCalls>,
     ino: Ino,
     range: ByteRange,
-    /// A handover waits for it.
+    /// Makes a handover wait.
     _waiting: WaitingCall,
 }
 
@@ -33,7 +33,8 @@ impl Drop for DropAfterReply {
     fn drop(&mut self) {
         let Some(pending) = self.0.take() else { return };
         let runtime = pending.calls.runtime.clone();
-        // Where the runtime has ended, the volume is going away, and its pages with it.
+        // If the runtime has ended, the volume is being shut down, and the kernel discards the
+        // pages.
         runtime.spawn_blocking(move || pending.run());
     }
 }
@@ -54,8 +55,8 @@ impl Drop for PendingDrop {
 }
 
 impl ReplicaCalls {
-    /// Has the kernel drop the pages of `range` once the present request, a write that a read
-    /// may have overtaken, is answered.
+    /// Makes the kernel drop the pages of `range` once the present request is answered, a write
+    /// that a read may have overtaken.
     pub(in crate::fs) fn drop_pages_after_reply(self: &Arc<Self>, ino: Ino, range: ByteRange) {
         self.tables.page_drops.start(ino);
         let waiting = self.client.register_waiting();
@@ -63,8 +64,7 @@ impl ReplicaCalls {
         task::hold_until_reply(DropAfterReply(Some(pending)));
     }
 
-    /// Passes on what the kernel is about to be told of an inode, when none of its pages are
-    /// being dropped any more.
+    /// Returns the attributes of an inode for the kernel, once no pages of it are being dropped.
     pub(in crate::fs) async fn after_page_drops(
         &self,
         answer: FsResult<InodeAttr>,
@@ -75,7 +75,7 @@ impl ReplicaCalls {
         answer
     }
 
-    /// The same for the answer to a truncation.
+    /// The same for the reply to a truncation, with a shorter wait.
     pub(in crate::fs) async fn after_page_drops_or_soon(
         &self,
         answer: FsResult<InodeAttr>,
@@ -86,8 +86,7 @@ impl ReplicaCalls {
         answer
     }
 
-    /// Waits until none of the inode's pages are being dropped, or for as long as a request
-    /// may take.
+    /// Waits until no pages of the inode are being dropped, or for as long as a request may take.
     pub(in crate::fs) async fn wait_for_page_drops(&self, ino: Ino) {
         let limit = self.tables.policy.deadlines.while_responsive;
         self.wait_for_page_drops_at_most(ino, limit).await;
@@ -102,7 +101,7 @@ impl ReplicaCalls {
         let until = Instant::now() + limit;
         let wait = async move {
             loop {
-                // Before the check, so that an end after it is not missed.
+                // Before the check, so an end after it is not missed.
                 let ended = tables.page_drops.next_end();
                 if !tables.page_drops.is_pending(ino) || Instant::now() >= until {
                     break;
@@ -110,7 +109,7 @@ impl ReplicaCalls {
                 let _ = tokio::time::timeout_at(until.into(), ended).await;
             }
         };
-        // The volume is going away where the runtime does not end it.
+        // If the runtime does not finish it, the volume is being shut down.
         let _ = self.runtime.spawn(wait).await;
     }
 }

@@ -1,20 +1,17 @@
-//! Calls below something that is renamed here at the same time.
+//! Repeats calls that a concurrent rename on this mount has made fail.
 //!
-//! Replicas are asked by path. A rename changes the path on the write replica, and in the
-//! tables ([`crate::fs::inodes`]) once the answer is there. A call that has the old path comes too
-//! late in between: the path leads nowhere, or to another object, and the call fails. A
-//! local file system would carry it out, as it knows the directory by its inode. So such a
-//! call waits until the rename has ended, and is made again with the path that its inodes
-//! have then.
+//! Replicas are asked by path. A rename changes the path on the write replica first, and in the
+//! tables ([`crate::fs::inodes`]) once the replica has answered. A call between these two has the
+//! old path: it leads nowhere, or to another object, and the call fails. A local file system would
+//! carry out the call, as it knows the directory by its inode. So such a call waits until the
+//! rename has ended, and is repeated with the path that its inodes have then.
 //!
-//! Not the other way round, with calls that wait until a rename below which they are has
-//! ended, and renames that wait for calls: every call would pay for that, and one that hangs
-//! would hold up others.
+//! The alternative is that calls below a rename wait for it, and renames wait for calls. Every call
+//! would pay for that, and a hung call would block others.
 //!
-//! *Invariant:* a call is made again only after an error that says that it was not carried
-//! out, and only if something that its path leads through was renamed since it began. So a
-//! change is still made once at most, and calls end: each repetition takes a rename, and
-//! none begins after the deadline.
+//! *Invariant:* a call is repeated only after an error that shows that it was not carried out. A
+//! component of its path must have been renamed since it began. So a change is still made at most
+//! once. Calls also end: each repetition needs a rename, and none begins after the deadline.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +25,7 @@ use crate::fs::ino::Ino;
 use crate::fs::renames::RenameConflict;
 use crate::replicas::task;
 
-/// Whether a call that may be made again changes something.
+/// Whether a call that may be repeated changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) enum RetriedCall {
     /// It changes nothing.
@@ -37,33 +34,33 @@ pub(in crate::fs) enum RetriedCall {
     Mutation,
 }
 
-/// The paths and the finished renames at the start of a call.
+/// The paths at the start of a call, and the number of renames that had ended.
 #[derive(Clone)]
 pub(in crate::fs) struct CallStart {
-    /// When the first try did.
+    /// When the first try began.
     pub(in crate::fs) started_at: Instant,
     inos: Vec<Ino>,
-    /// Where they were.
+    /// Their paths.
     paths: Vec<PathBuf>,
-    /// Renames that had ended.
+    /// The number of renames that had ended.
     finished_before: u64,
 }
 
-/// Whether the error may be that of a path that does not lead to its inode any more. The
-/// replica has not carried out what ends so.
+/// Whether the error may be caused by a path that no longer leads to its inode. A replica that
+/// answers so has not carried out the call.
 fn is_path_error(errno: Errno) -> bool {
     let such = [E::NOENT, E::NOTDIR, E::STALE];
     such.iter().any(|error| error.raw_os_error() == errno.raw())
 }
 
 impl ReplicaCalls {
-    /// A call begins that names `inos` by their paths.
+    /// Notes the start of a call that names `inos` by their paths.
     pub(in crate::fs) fn start_call(&self, inos: &[Ino]) -> CallStart {
         self.restart_call(Instant::now(), inos.to_vec())
     }
 
     fn restart_call(&self, at: Instant, inos: Vec<Ino>) -> CallStart {
-        // First, so that none is missed.
+        // Counted first, so no rename is missed.
         let count = self.renames.finished_count();
         let paths = self.paths_of(&inos);
         CallStart { started_at: at, inos, paths, finished_before: count }
@@ -82,11 +79,10 @@ impl ReplicaCalls {
         self.renames.conflict(now.iter().chain(&begun.paths), begun.finished_before)
     }
 
-    /// The new start of a call that has failed with this error and is to be made again, after
-    /// it has waited for the renames in progress that its path leads through.
+    /// Waits for the renames in progress that affect the path of a failed call. Returns the new
+    /// start if the call must be repeated.
     ///
-    /// # Errors
-    /// What the call is answered with if it is not made again.
+    /// # Errors The error of the call, if it is not repeated.
     pub(in crate::fs) async fn retry_after_rename(
         self: &Arc<Self>,
         begun: CallStart,
@@ -98,12 +94,12 @@ impl ReplicaCalls {
         }
         let mut conflict = self.rename_conflict(&begun);
         if conflict == RenameConflict::InFlight {
-            // Until the change is queued, so that no handover comes in between.
+            // Held until the repeated change is queued, so no handover starts in between.
             let waiting = || self.client.pending_changes.add_waiting();
             let waiting = (kind == RetriedCall::Mutation).then(waiting);
             task::release_held();
-            // The volume is going away where the runtime does not end the wait: what the path
-            // leads to is not known.
+            // If the runtime does not finish the wait, the volume is being shut down, and it is
+            // unknown what the path leads to.
             conflict = self.wait_for_renames(&begun).await.ok_or(Errno::IO)?;
             task::hold_until_reply(waiting);
         }
@@ -120,7 +116,7 @@ impl ReplicaCalls {
             let until = begun.started_at + calls.tables.policy.deadlines.while_responsive;
             let until = tokio::time::Instant::from_std(until);
             loop {
-                // Before the decision, so that an end after it is not missed.
+                // Before the decision, so an end after it is not missed.
                 let ended = calls.renames.next_end();
                 match calls.rename_conflict(&begun) {
                     RenameConflict::InFlight => drop(tokio::time::timeout_at(until, ended).await),
@@ -131,8 +127,8 @@ impl ReplicaCalls {
         self.runtime.spawn(wait).await.ok()
     }
 
-    /// The result of `call`, which names `inos` by their paths; the call is made again where a
-    /// rename came between.
+    /// The result of `call`, which names `inos` by their paths. The call is repeated if a rename
+    /// interfered.
     pub(in crate::fs) async fn with_rename_retry<T, F: Future<Output = FsResult<T>>>(
         self: &Arc<Self>,
         inos: &[Ino],
@@ -140,7 +136,7 @@ impl ReplicaCalls {
         call: impl Fn() -> F,
     ) -> FsResult<T> {
         if !self.tables.can_write() {
-            // Nothing is renamed through this mount.
+            // This mount makes no renames.
             return call().await;
         }
         let mut begun = self.start_call(inos);

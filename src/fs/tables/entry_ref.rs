@@ -1,10 +1,10 @@
-//! How calls on replicas name an entry of a directory: by the name, and by the directory
-//! that the kernel means.
+//! How calls on replicas name an entry of a directory: by the name, and by the directory that the
+//! kernel means.
 //!
 //! The path of that directory may lead to another one by now. A replica that finds another
-//! one there fails the call ([`crate::backend::BackendError::WrongObject`]) and changes
-//! nothing. The kernel then gets ESTALE, and looks the path up again. In `copies` mode a
-//! directory is whatever has its path.
+//! directory there fails the call ([`crate::backend::BackendError::WrongObject`]) and changes
+//! nothing. The kernel then gets ESTALE, and looks the path up again. In `copies` mode the path
+//! alone identifies a directory.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl DirEntryRef {
         EntryRef::new(self.dir.target_on(replica), self.name.clone())
     }
 
-    /// Its path, as far as is known.
+    /// Its last known path.
     pub(in crate::fs) fn path(&self) -> PathBuf {
         self.dir.object.path().join(&self.name)
     }

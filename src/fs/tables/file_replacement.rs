@@ -1,15 +1,16 @@
 //! Files of a `copies` volume that are replaced while they are open.
 //!
-//! In such a volume an inode is a name: a file has another inode number in each replica, so
-//! numbers do not tell a file that was rewritten in place, which its handles follow, from
-//! one that was replaced, with which they stay. The replica that shows another version by
-//! the name of an open file tells them apart, where it has that file open itself: the
-//! descriptor leads to the inode that the name leads to, and shows another version than it
-//! was opened at, or it does not. Where the replica does not have it open, the file counts
-//! as replaced: bytes of two files in one stream of reads are worse than an error.
+//! In such a volume an inode is a name: a file has another inode number in each replica. So numbers
+//! do not distinguish a file that was rewritten in place from one that was replaced. Handles follow
+//! the first to its new version, and stay with the old file in the second case. The replica that
+//! shows another version by the name of an open file can tell, if it has that file open itself. The
+//! file was rewritten in place if two conditions hold: the descriptor leads to the same inode as
+//! the name, and it shows another version than at the open. If the replica does not have the file
+//! open, the file counts as replaced. Bytes of two files in one stream of reads are worse than an
+//! error.
 //!
-//! The file that has the name then is another inode to the kernel, with another number, so
-//! that the two share no pages. The open one goes on without a name.
+//! The file that has the name then is another inode to the kernel, with another number, so the two
+//! share no pages. The open file continues without a name.
 
 use std::sync::Arc;
 
@@ -21,28 +22,28 @@ use crate::fs::inodes::{Inodes, LinkRemoval};
 use crate::read::OpenFile;
 use crate::volume::{ReplicaId, VolumeMode};
 
-/// The file that a replica had open when it showed attributes by a name.
+/// The open file at the time when a replica showed attributes by a name.
 #[derive(Clone, Default)]
 pub(in crate::fs) struct OpenFileCheck {
-    /// The file that was open by then.
+    /// The file that was open then.
     open_file: Option<Arc<OpenFile>>,
     /// Whether the attributes are that file's.
     is_same_file: bool,
 }
 
-/// Whose attributes are shown.
+/// The owner of the attributes that a replica shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) enum AttrOwner {
     /// The open file's, if any is open.
     OpenFile,
     /// Another file's.
     OtherFile,
-    /// The look began when another file was open, or none.
+    /// The check began when another file was open, or none.
     Unknown,
 }
 
 impl OpenFileCheck {
-    /// What `open` itself showed.
+    /// The check for attributes that `open` itself showed.
     pub(in crate::fs) fn matching(open: &Arc<OpenFile>) -> Self {
         Self { open_file: Some(Arc::clone(open)), is_same_file: true }
     }
@@ -56,12 +57,12 @@ impl Tables {
         }
     }
 
-    /// Whether `attr` are of another version than the inode is open at, in `copies` mode.
+    /// Whether the inode is open at another version than that of `attr`, in `copies` mode.
     pub(in crate::fs) fn is_possibly_replaced(&self, ino: Ino, attr: &Attr) -> bool {
         self.replaceable_open_file(ino).is_some_and(|open| !open.is_version(attr))
     }
 
-    /// The same for what has this name.
+    /// The same for the object with this name.
     pub(in crate::fs) fn is_name_possibly_replaced(
         &self,
         at: EntryName<'_>,
@@ -74,7 +75,7 @@ impl Tables {
         ino.is_some_and(|ino| self.is_possibly_replaced(ino, found.attr))
     }
 
-    /// Whether pages of what has this name are being dropped.
+    /// Whether the kernel is dropping pages of the object with this name.
     pub(in crate::fs) fn has_page_drops(&self, at: EntryName<'_>, found: ReplicaAttr<'_>) -> bool {
         self.page_drops.has_any() && {
             let ino = find_ino(&self.inodes.lock(), at, found);
@@ -82,8 +83,8 @@ impl Tables {
         }
     }
 
-    /// Whether `attr`, which `replica` shows by the inode's name, are those of what is
-    /// open. Blocks; call it on that replica's pool.
+    /// Checks whether `attr`, which `replica` shows by the inode's name, belong to the open file.
+    /// Blocks; call it on that replica's pool.
     pub(in crate::fs) fn check_open_file(
         &self,
         ino: Ino,
@@ -96,7 +97,7 @@ impl Tables {
         OpenFileCheck { is_same_file: open.as_ref().is_some_and(is_its), open_file: open }
     }
 
-    /// The same for what has this name.
+    /// The same for the object with this name.
     pub(in crate::fs) fn check_open_file_by_name(
         &self,
         at: EntryName<'_>,
@@ -111,7 +112,7 @@ impl Tables {
         })
     }
 
-    /// Whose attributes these are, as far as that was looked at.
+    /// The owner of these attributes, by the result of the check.
     pub(in crate::fs) fn attr_owner(
         &self,
         ino: Ino,
@@ -130,8 +131,8 @@ impl Tables {
         }
     }
 
-    /// Takes the name from an open file that was replaced, before the kernel is told what
-    /// has it now; it was looked at when there had been `asked` changes.
+    /// Takes the name from an open file that was replaced, before the kernel learns of the object
+    /// that has it now. That object was looked up after `asked` changes.
     pub(in crate::fs) fn detach_replaced_file(
         &self,
         inodes: &mut Inodes,

@@ -12,7 +12,7 @@ use crate::fs::step_log::RecordSnapshot;
 use crate::volume::ReplicaId;
 
 impl Tables {
-    /// The tables for the next daemon, with nothing of locks yet; `files` go along.
+    /// The tables for the next daemon, without locks; adds the descriptors to `files`.
     pub(in crate::fs) fn snapshot(&self, files: &mut FilesToSend) -> FsSnapshot {
         let inodes = self.inodes.lock();
         let mut snapshot = self.snapshot_locked(&inodes, files);
@@ -21,7 +21,7 @@ impl Tables {
         snapshot
     }
 
-    /// The tables without what was changed lately.
+    /// The tables without recent changes.
     fn snapshot_locked(&self, inodes: &Inodes, files: &mut FilesToSend) -> FsSnapshot {
         let number = |replica: ReplicaId| replica.index() as u16;
         let mut snapshot = FsSnapshot {
@@ -34,16 +34,15 @@ impl Tables {
         snapshot
     }
 
-    /// Writes down from now on what the next daemon has to know if this one is killed;
-    /// `head` comes first, for the daemon that reads it.
+    /// Records from now on the state that the next daemon needs if this one is killed; `head` comes
+    /// first, for the daemon that reads it.
     ///
-    /// # Errors
-    /// Where it cannot be written.
+    /// # Errors If the journal cannot be written.
     pub(in crate::fs) fn start_journal(&self, path: &Path, head: Vec<u8>) -> std::io::Result<()> {
         self.log.start_journal(path, head, |record| self.with_all_locked(record))
     }
 
-    /// Rewrites the journal if that is due. Call it with nothing locked.
+    /// Rewrites the journal if that is due. Call it without any lock.
     pub(in crate::fs) fn compact_journal_if_due(&self) {
         self.log.rewrite_journal_if_due(|record| self.with_all_locked(record));
     }

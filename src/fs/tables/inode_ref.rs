@@ -29,7 +29,7 @@ impl InodeRef {
             if let (false, VolumeMode::Shared, Ok(path)) =
                 (is_same, tables.policy.mode, tables.path(ino))
             {
-                // Its mount has perhaps not asked its server yet.
+                // The replica's mount may not have asked its server yet.
                 tables.record_uncertain_name(replica, &path);
             }
             is_same && !tables.is_possibly_replaced(ino, attr)
@@ -52,7 +52,7 @@ impl InodeRef {
         among.iter().find(|replica| self.open_file_on(*replica).is_some())
     }
 
-    /// The file that is open, if one is.
+    /// The open file of the inode.
     pub(in crate::fs) fn open(&self) -> Option<&Arc<OpenInode>> {
         self.open.as_ref()
     }

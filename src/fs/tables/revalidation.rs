@@ -1,5 +1,5 @@
-//! Looks at names, after which a mount that may have an older object by a name has asked its
-//! server ([`crate::fs::name_freshness`]).
+//! Calls that make a replica's mount ask its server first, if the mount may show an older object by
+//! a name ([`crate::fs::name_freshness`]).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::fs::inodes::Inodes;
 use crate::fs::name_freshness::ServerAnswer;
 use crate::volume::{ReplicaId, VolumeMode};
 
-/// A replica that is asked about a path.
+/// A path on one replica.
 #[derive(Clone, Copy)]
 pub(in crate::fs) struct ReplicaPath<'a> {
     pub(in crate::fs) replica: ReplicaId,
@@ -26,8 +26,8 @@ pub(in crate::fs) struct ReplicaPath<'a> {
 }
 
 impl Tables {
-    /// Opens the file at the path, where `ino` was found. Blocks, as all these do: call it on
-    /// that replica's pool.
+    /// Opens the file at the path, where `ino` was found. Blocks, as the other calls here do: call
+    /// them on that replica's pool.
     pub(in crate::fs) fn open_revalidated(
         &self,
         ino: Ino,
@@ -36,7 +36,7 @@ impl Tables {
         self.with_revalidation(at, |_| Some(ino), || at.backend.open(at.path), |(_, attr)| attr)
     }
 
-    /// Attributes of the object at the path, where `ino` was found.
+    /// Attributes of the object at the path, where `ino` was found. Blocks.
     pub(in crate::fs) fn stat_inode_revalidated(
         &self,
         ino: Ino,
@@ -45,7 +45,7 @@ impl Tables {
         self.with_revalidation(at, |_| Some(ino), || at.backend.stat(at.path), |attr| attr)
     }
 
-    /// Attributes of the entry, which is at the path.
+    /// Attributes of the entry, which is at the path. Blocks.
     pub(in crate::fs) fn stat_revalidated(
         &self,
         at: EntryName<'_>,
@@ -56,7 +56,7 @@ impl Tables {
         self.with_revalidation(place, known, || place.backend.stat_entry(entry), |attr| attr)
     }
 
-    /// The result of `look`, made again where the mount first had to ask its server.
+    /// The result of `look`, repeated if the mount first had to ask its server.
     fn with_revalidation<T>(
         &self,
         at: ReplicaPath<'_>,
@@ -66,7 +66,7 @@ impl Tables {
     ) -> Result<T, BackendError> {
         let first = look();
         if self.policy.mode != VolumeMode::Shared {
-            // The first replica decides, whatever it shows.
+            // The first replica decides, so nothing is compared.
             return first;
         }
         let shown = match &first {
@@ -89,7 +89,7 @@ impl Tables {
         second
     }
 
-    /// Whether a mount that shows this object, or none, has to ask its server first.
+    /// Whether a mount that shows this object, or none, must ask its server first.
     fn must_revalidate(
         &self,
         at: ReplicaPath<'_>,
@@ -106,7 +106,7 @@ impl Tables {
         shown.is_none_or(|attr| !inodes.is_same(known, at.replica, attr))
     }
 
-    /// The server of the replica has shown this object.
+    /// Records that the server of the replica has shown this object.
     fn record_object_at(
         &self,
         at: ReplicaPath<'_>,
@@ -124,8 +124,8 @@ impl Tables {
         self.record_server_answer(at.replica, at.path, Some(object));
     }
 
-    /// The replica does not show the known object at `path`. Every mount that shows one has to
-    /// ask its server.
+    /// Records that the replica does not show the known object at `path`. Every mount that shows an
+    /// object there must ask its server.
     pub(in crate::fs) fn record_uncertain_name(&self, replica: ReplicaId, path: &Path) {
         self.record_server_answer(replica, path, None);
     }
@@ -141,7 +141,7 @@ fn is_missing_name_error(error: BackendError) -> bool {
     matches!(error, BackendError::Os(Errno::NOENT | Errno::STALE))
 }
 
-/// Has the replica's mount check its cached names in the parent directory of `path`.
+/// Makes the replica's mount check its cached names in the parent directory of `path`.
 fn refresh_parent(backend: &dyn Backend, path: &Path) {
     let _ = backend.revalidate_dir(&ObjectRef::unchecked(path.parent().unwrap_or(Path::new(""))));
 }

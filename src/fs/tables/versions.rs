@@ -1,4 +1,4 @@
-//! The versions of open files follow the attributes that the kernel is told.
+//! The versions of open files follow the attributes that the kernel gets.
 
 use super::{AttrOwner, OpenFileCheck, Tables};
 use crate::backend::{Attr, FileKind};
@@ -6,7 +6,7 @@ use crate::fs::entry_name::InodeAttr;
 use crate::fs::ino::Ino;
 
 impl Tables {
-    /// The kernel is about to be told these attributes of an inode it knows.
+    /// The reply with these attributes of a known inode, after [`Tables::apply_attrs`].
     pub(in crate::fs) fn attr_reply(
         &self,
         ino: Ino,
@@ -18,9 +18,10 @@ impl Tables {
         InodeAttr { ino, attr }
     }
 
-    /// The kernel is about to be told `attr` of this inode: handles that have it
-    /// open read that version from now on. Not so if it was changed here since they
-    /// were asked for: then the kernel does not believe them either.
+    /// Call this before the kernel gets `attr` of this inode: handles that have it open read that
+    /// version from now on. The handles stay if the attributes are not the open file's. They also
+    /// stay if the inode was changed here after `asked` changes: then the kernel does not trust the
+    /// attributes either.
     pub(in crate::fs) fn apply_attrs(
         &self,
         ino: Ino,
@@ -31,7 +32,7 @@ impl Tables {
         if attr.kind != FileKind::Regular {
             return;
         }
-        // Before the handles: an open that begins meanwhile sees this, or is seen below.
+        // Before the handles: an open that begins meanwhile sees this version, or is found below.
         self.inodes.lock().record_kernel_attrs(ino, attr.version());
         let Some(open) = self.handles.find_inode(ino) else { return };
         open.gate.appends.lock().raise_kernel_end(attr.size);
@@ -41,7 +42,7 @@ impl Tables {
         let path = current.path().to_owned();
         let who = current.credentials();
         let retired = {
-            // Held, so that opens and this are in one order for both tables.
+            // Held, so that opens and this call have the same order in both tables.
             let mut inodes = self.inodes.lock();
             if !inodes.is_unchanged_since(ino, asked)
                 || self.attr_owner(ino, attr, looked) != AttrOwner::OpenFile

@@ -1,5 +1,6 @@
 //! The requests that look up, make, rename and remove entries of a directory. A change of an
-//! entry cannot be made twice, so one that the kernel sends again is refused.
+//! entry cannot be made twice, so a resent one is refused; only creating a file without O_EXCL
+//! can be repeated.
 
 use std::ffi::OsString;
 

@@ -1,6 +1,6 @@
 //! The requests that change data or attributes of a file: write(2), fallocate(2),
-//! copy_file_range(2), SETATTR, setxattr(2) and removexattr(2). Each invalidates the attributes that it
-//! may have changed.
+//! copy_file_range(2), SETATTR, setxattr(2) and removexattr(2). Each but SETATTR, whose reply
+//! has the new attributes, invalidates the attributes that it may have changed.
 
 use std::ffi::OsStr;
 
@@ -15,7 +15,7 @@ use crate::fuse::replies::{reply_attr, reply_empty, reply_write};
 use crate::fuse::resend::reject_if_resent_when;
 
 impl Adapter {
-    /// Writes; `kills`: the write removes set-id bits.
+    /// Writes data. `kills` says whether the write removes set-id bits.
     pub(super) fn write_data(
         &self,
         req: &Request,
@@ -67,7 +67,7 @@ impl Adapter {
         });
     }
 
-    /// Sets an extended attribute, or removes it where there is no value.
+    /// Sets an extended attribute, or removes it if there is no value.
     pub(super) fn set_xattr(
         &self,
         req: &Request,

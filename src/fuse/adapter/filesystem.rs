@@ -375,7 +375,7 @@ impl fuser::Filesystem for Adapter {
         let request = WriteRequest {
             offset,
             data,
-            // Pages of a mapped file are written back to where they belong.
+            // Pages of a mapped file are written back at their own offsets.
             append: !is_cached && flags.0 & O_APPEND != 0,
             is_part: flags.0 & O_DIRECT != 0,
             whole: is_cached,

@@ -1,10 +1,10 @@
-//! What WebHDFS answers, in JSON.
+//! The JSON answers of WebHDFS.
 //!
-//! Hosts are taken by name where there are names: a node's address is the same
-//! copy over again.
+//! Nodes are taken by host name if there is one: a node's address denotes the same copy once
+//! more.
 //!
-//! *Invariant:* memory is bounded by the map's limits, not by the answer: a list
-//! is given up when it is longer than what it lists can be.
+//! *Invariant:* memory is bounded by the map's limits, not by the answer: a list that is longer
+//! than its limit is refused.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use crate::placement::chunks::{MAX_CELLS, MAX_COPIES};
 use crate::placement::{ChunkMap, PlacementError, Result};
 use crate::volume::ByteRange;
 
-/// A list of at most `MOST`; null is the empty one.
+/// A list of at most `MOST` elements; null is the empty list.
 struct BoundedVec<T, const MOST: usize>(Vec<T>);
 
 impl<T, const MOST: usize> Default for BoundedVec<T, MOST> {
@@ -121,7 +121,7 @@ struct Location {
 /// Reads the answer to `GETFILEBLOCKLOCATIONS` for a file of `size` bytes.
 ///
 /// # Errors
-/// [`PlacementError::InvalidAnswer`] where it is none, or cannot be.
+/// [`PlacementError::InvalidAnswer`] if it has another form, or is impossible.
 pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> {
     let answer: FileBlockLocations = serde_json::from_slice(answer).map_err(json_error)?;
     let blocks = answer.locations.blocks.0.iter().map(|block| {
@@ -139,7 +139,7 @@ pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> 
 /// Reads the answer to `GET_BLOCK_LOCATIONS` for a file of `size` bytes.
 ///
 /// # Errors
-/// [`PlacementError::InvalidAnswer`] where it is none, or cannot be.
+/// [`PlacementError::InvalidAnswer`] if it has another form, or is impossible.
 pub fn parse_located_blocks(answer: &[u8], size: u64) -> Result<ChunkMap> {
     let answer: BlockLocationsOfFile = serde_json::from_slice(answer).map_err(json_error)?;
     let blocks = answer.located.located_blocks.0.iter().map(|block| {
@@ -154,8 +154,8 @@ pub fn parse_located_blocks(answer: &[u8], size: u64) -> Result<ChunkMap> {
     build_chunk_map(blocks.collect(), size)
 }
 
-/// Where the answer is not what it should be. The parser's own words may quote
-/// any part of it.
+/// The error for an answer with another form. It leaves out the parser's own message, which may
+/// quote any part of the answer.
 fn json_error(error: serde_json::Error) -> PlacementError {
     let what = match error.classify() {
         serde_json::error::Category::Eof => "it ends too early",

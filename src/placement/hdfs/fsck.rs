@@ -1,14 +1,13 @@
 //! `hdfs fsck PATH -files -blocks -locations`.
 //!
-//! A line announces the file and how many blocks it has; then there is a line
-//! for each, in order, with its length but not its offset, which is the sum of
-//! the lengths before. Remarks on bad blocks stand between or before them.
+//! A line announces the file and its number of blocks. Then there is a line for each block, in
+//! order, with its length but not its offset, which is the sum of the lengths before. Remarks
+//! on bad blocks are between these lines or before them.
 //!
-//! What cannot be had from it (seen with 3.4.1): it ends with 0 and writes nothing
-//! where the file or the NameNode is not there; it ends with 1 where a block of
-//! the file is bad, as it does where it fails; it does not find names with
-//! `&`, `<`, `>` or quotes in them, which its servlet takes for HTML; and Java
-//! garbles names beyond ASCII unless the locale is UTF-8.
+//! Limits of fsck (seen with 3.4.1): it exits with 0 and writes nothing if the file does not
+//! exist or the NameNode is unreachable. It exits with 1 if a block of the file is bad, as it
+//! does when it fails. It does not find names with `&`, `<`, `>` or quotes in them, which its
+//! servlet takes for HTML. Java garbles names beyond ASCII unless the locale is UTF-8.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -20,11 +19,10 @@ use crate::placement::command::{CommandTemplate, ProgramFailure, TemplateValues,
 use crate::placement::{ChunkMap, LocateFuture, PlacementError, Provider, Query, Result};
 use crate::volume::ByteRange;
 
-/// What is run where the configuration does not say.
+/// The default command.
 pub const COMMAND: &[&str] = &["hdfs", "fsck", "{path}", "-files", "-blocks", "-locations"];
 
-/// The exit status where a block is missing or corrupt; the rest of the file
-/// is described all the same.
+/// The exit status if a block is missing or corrupt; fsck still describes the rest of the file.
 const BAD_BLOCK_STATUS: i32 = 1;
 
 /// Asks `hdfs fsck`.
@@ -72,8 +70,8 @@ impl Provider for Fsck {
     }
 }
 
-/// fsck writes the address it asks, with the file's name in it, to standard
-/// error, and its exceptions name the file. Their types are kept.
+/// fsck writes the URL that it asks, with the file's name in it, to standard error, and its
+/// exceptions name the file. Only the exceptions' types are kept.
 fn keep_exception_types(error: PlacementError) -> PlacementError {
     let PlacementError::ProgramFailed { program, status, said } = error else { return error };
     let is_type = |word: &&str| {
@@ -85,11 +83,11 @@ fn keep_exception_types(error: PlacementError) -> PlacementError {
     PlacementError::ProgramFailed { program, status, said }
 }
 
-/// Reads what fsck wrote about one file of `size` bytes.
+/// Parses fsck's output about one file of `size` bytes.
 ///
 /// # Errors
-/// [`PlacementError::NotFound`] where it knows no such file, and else where the
-/// blocks are not all there, or something about them cannot be.
+/// [`PlacementError::NotFound`] if fsck reports that there is no such file. Other errors if
+/// blocks are missing in the output, or impossible.
 pub fn parse(text: &str, size: u64) -> Result<ChunkMap> {
     let mut lines = (1..).zip(text.lines());
     let Some(announced) = lines.by_ref().find_map(|(_, line)| announced_block_count(line)) else {
@@ -132,7 +130,7 @@ pub fn parse(text: &str, size: u64) -> Result<ChunkMap> {
     build_chunk_map(blocks.collect(), size)
 }
 
-/// What an answer without the file means.
+/// The error for an answer without the file.
 fn missing_file_error(text: &str) -> PlacementError {
     let absent = |line: &str| line.starts_with("Path '") && line.ends_with("' does not exist");
     if text.lines().any(absent) {
@@ -147,9 +145,8 @@ fn missing_file_error(text: &str) -> PlacementError {
     }
 }
 
-/// The number of blocks where `line` begins with a file and what it is made of.
-/// The file's name may have anything in it, so the line is read from its end; the
-/// line before repeats the name, but does not begin with it.
+/// The number of blocks, if `line` announces a file. The file's name may contain anything, so
+/// the line is read from its end. The line before repeats the name, but does not begin with it.
 fn announced_block_count(line: &str) -> Option<u64> {
     line.starts_with('/').then_some(())?;
     let (before, _) = line.rsplit_once(" block(s):")?;
@@ -170,7 +167,7 @@ fn parse_block_number(line: &str) -> Option<NumberedBlock<'_>> {
     is_block.then_some(NumberedBlock { index: number.parse().ok()?, rest })
 }
 
-/// What is wrong with a block's line.
+/// A fault in a block's line.
 #[derive(Debug, thiserror::Error)]
 enum BlockError {
     #[error("a block has no length")]
@@ -189,7 +186,7 @@ enum BlockError {
 
 /// The line of one block.
 struct BlockLine<'a> {
-    /// Without the generation: as fsck calls it where it is corrupt.
+    /// Without the generation, as fsck names a corrupt block.
     name: &'a str,
     block: HdfsBlock<'a>,
 }
@@ -217,8 +214,8 @@ impl<'a> BlockLine<'a> {
     }
 }
 
-/// The nodes in a list of copies, each an address, or an address and more
-/// between brackets that may follow the name of a part and come before a state.
+/// The nodes in a list of copies. Each copy is an address, or an address and details in
+/// brackets. A part's name may come before it, and a state after it.
 fn parse_copies(list: &str) -> std::result::Result<Vec<&str>, BlockError> {
     let mut nodes = Vec::new();
     let mut start = 0;
@@ -243,7 +240,7 @@ fn parse_copies(list: &str) -> std::result::Result<Vec<&str>, BlockError> {
     Ok(nodes)
 }
 
-/// The node that holds a copy; none where the copy is bad.
+/// The node that holds a copy; `None` if the copy is bad.
 fn copy_address(copy: &str) -> Option<&str> {
     let (copy, state) = match copy.strip_suffix(')').and_then(|copy| copy.rsplit_once('(')) {
         Some((copy, state)) => (copy, state),

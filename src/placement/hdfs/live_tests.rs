@@ -1,5 +1,5 @@
-//! Both providers against a real HDFS; `tests/hdfs/check` starts one and runs
-//! these, which are ignored otherwise.
+//! Both providers against a real HDFS. `tests/hdfs/check` starts one and runs these tests,
+//! which are ignored otherwise.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn fsck() -> Fsck {
     Fsck::new(template, "/data".to_owned(), Duration::from_secs(60))
 }
 
-/// The chunks with the numbers of their nodes in order: node1 is 127.0.0.1:9861.
+/// The chunks with the sorted numbers of their nodes: node1 is 127.0.0.1:9861.
 fn numbered(map: &ChunkMap) -> Vec<(u64, u64, Vec<char>)> {
     let numbers = |nodes: Vec<&str>| {
         let mut numbers: Vec<_> = nodes.iter().filter_map(|node| node.chars().last()).collect();
@@ -59,7 +59,7 @@ async fn all_three_answers_agree() {
         let old = web();
         old.force_old_op();
         assert_eq!(numbered(&old.locate(&path).await.unwrap()), new);
-        // fsck finds no name with what HTML quotes.
+        // fsck does not find names with characters that HTML quotes.
         if !path.path.to_string_lossy().contains('\'') {
             assert_eq!(numbered(&fsck().locate(&path).await.unwrap()), new);
         }

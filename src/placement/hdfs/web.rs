@@ -1,15 +1,15 @@
 //! Asking the NameNode over WebHDFS.
 //!
-//! `GETFILEBLOCKLOCATIONS` is the documented question, `GET_BLOCK_LOCATIONS` the
-//! one that older ones of Hadoop 2 know. Both are answered by the NameNode
-//! itself, so no redirect is followed.
+//! `GETFILEBLOCKLOCATIONS` is the documented operation, `GET_BLOCK_LOCATIONS` the one that
+//! older releases of Hadoop 2 know. The NameNode itself answers both, so no redirect is
+//! followed.
 //!
-//! Of several NameNodes one is active. A standby says so at once; one that is
-//! silent gets its share of the time, and the next one the rest. The one that
-//! answered is asked first the next time.
+//! Of several NameNodes one is active. A standby refuses at once. A silent NameNode gets its
+//! share of the time, and the next ones get the rest. The NameNode that answered is asked first
+//! the next time.
 //!
-//! *Invariant:* no error has a file's name in it, though the NameNode's
-//! messages and the addresses asked do: only an exception's type is passed on.
+//! *Invariant:* no error contains a file's name. The NameNode's messages and the URLs of the
+//! requests contain it, so only an exception's type is passed on.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,19 +26,19 @@ use super::answer::{parse_file_block_locations, parse_located_blocks};
 use crate::placement::command::path_below;
 use crate::placement::{ChunkMap, LocateFuture, PlacementError, Provider, Query, Result};
 
-/// The longest answer read: 40 000 blocks of three copies in the wordier form.
+/// The longest answer that is read: 40 000 blocks of three copies in the longer form.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 /// Bytes of a URL that are encoded: all but the unreserved ones (RFC 3986) and `/`.
 const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
-/// How WebHDFS is asked.
+/// The settings of a WebHDFS client.
 #[derive(Clone, Debug)]
 pub struct WebHdfsSettings {
     /// The NameNodes, such as `http://nn1:9870`; in any order.
     pub urls: Vec<String>,
-    /// Who asks, where the cluster believes it.
+    /// The user name to send, for a cluster that trusts it.
     pub user: Option<String>,
     /// PEM certificates to trust in place of the public ones.
     pub ca_file: Option<PathBuf>,
@@ -66,17 +66,17 @@ struct WebHdfsClient {
 #[derive(Debug)]
 struct NameNode {
     url: String,
-    /// Whether it knows the older question only.
+    /// Whether it knows only the older operation.
     uses_old_op: AtomicBool,
 }
 
-/// A NameNode that did not answer the question.
+/// A NameNode that did not answer the query.
 struct NameNodeFailure<'a> {
     name_node: &'a NameNode,
     error: PlacementError,
 }
 
-/// The two questions.
+/// The two operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WebHdfsOp {
     FileBlockLocations,
@@ -99,19 +99,18 @@ impl WebHdfsOp {
     }
 }
 
-/// What came of one question to one NameNode.
+/// The outcome of one operation at one NameNode.
 enum OpOutcome {
     Map(ChunkMap),
-    /// It does not know the question.
+    /// The NameNode does not know the operation.
     UnknownOp,
 }
 
 impl WebHdfs {
-    /// Does not ask a NameNode yet.
+    /// Makes a client, which asks no NameNode yet.
     ///
     /// # Errors
-    /// Where a URL is not the address of a NameNode, or there is no certificate
-    /// to be had from `ca`.
+    /// If a URL is not the address of a NameNode, or `ca_file` has no usable certificate.
     pub fn new(settings: WebHdfsSettings) -> Result<WebHdfs> {
         let WebHdfsSettings { urls, user, ca_file: ca, root, timeout: limit } = settings;
         if urls.is_empty() {
@@ -144,7 +143,7 @@ impl WebHdfs {
         })))
     }
 
-    /// As if every NameNode were old.
+    /// Treats every NameNode as old.
     #[cfg(test)]
     pub(super) fn force_old_op(&self) {
         self.0.name_nodes.iter().for_each(|name_node| name_node.uses_old_op.store(true, Relaxed));
@@ -158,7 +157,7 @@ impl WebHdfs {
         let limit = shared.timeout;
         let path = path_below(&shared.root, &query.path);
         let size = query.size;
-        // The last part is for the answer to get here before the limit.
+        // The last 5 % of the time is for the answer to arrive before the limit.
         let deadline = Instant::now() + limit - limit / 20;
         let asking =
             tokio::task::spawn_blocking(move || shared.query_name_nodes(&path, size, deadline));
@@ -181,7 +180,8 @@ impl Provider for WebHdfs {
 }
 
 impl WebHdfsClient {
-    /// Asks one NameNode after the other; what they say of the file is final.
+    /// Asks one NameNode after the other. An answer about the file is final, also that it does
+    /// not exist.
     fn query_name_nodes(&self, path: &[u8], size: u64, deadline: Instant) -> Result<ChunkMap> {
         let first = self.active_index.load(Relaxed);
         let count = self.name_nodes.len();
@@ -224,7 +224,7 @@ impl WebHdfsClient {
         service_error("no NameNode answered", &lines.join("; "))
     }
 
-    /// Asks one NameNode the question it knows.
+    /// Asks one NameNode, first with the operation that it is expected to know.
     fn query_name_node(
         &self,
         of: &NameNode,
@@ -256,7 +256,7 @@ impl WebHdfsClient {
     ) -> Result<OpOutcome> {
         let mut url = format!("{}/webhdfs/v1", of.url);
         url.extend(percent_encode(path, ENCODED));
-        // A long in Java.
+        // The length is a long in Java.
         let length = size.min(i64::MAX as u64);
         let _ = write!(url, "?op={}&offset=0&length={length}", op.name());
         if let Some(user) = &self.user {
@@ -278,14 +278,14 @@ impl WebHdfsClient {
         }
     }
 
-    /// What went wrong below HTTP.
+    /// The error of a request that failed below HTTP.
     fn transport_error(&self, of: &NameNode, error: ureq::Error) -> PlacementError {
         let what = match error {
             ureq::Error::Timeout(_) => return PlacementError::TimedOut(self.timeout),
             ureq::Error::BodyExceedsLimit(_) => return PlacementError::TooLong(MAX_RESPONSE_BYTES),
-            // These quote the address asked.
+            // These errors quote the URL.
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => "it cannot be asked".to_owned(),
-            // "io: " before it says nothing.
+            // The prefix "io: " says nothing.
             ureq::Error::Io(error) => error.to_string(),
             error => error.to_string(),
         };
@@ -293,7 +293,7 @@ impl WebHdfsClient {
     }
 }
 
-/// What is wrong where the status is not 200.
+/// The outcome of a status other than 200.
 fn status_error(
     of: &NameNode,
     op: WebHdfsOp,
@@ -355,7 +355,7 @@ fn parse_name_node(url: &str) -> Result<NameNode> {
     Ok(NameNode { url: url.to_owned(), uses_old_op: AtomicBool::new(false) })
 }
 
-/// Why there are no certificates to trust.
+/// Why no certificates can be loaded.
 #[derive(Debug, thiserror::Error)]
 enum CertificateError {
     #[error("{0}")]

@@ -1,12 +1,11 @@
-//! Opening a file on a replica, at the version that is read.
+//! Opens a file on a replica at the pinned version.
 //!
-//! A descriptor that the replica has open is looked at first, then the file's name. Another
-//! client may have removed the file, or replaced it. Then the name leads elsewhere, and the
-//! descriptor is the only way to the data. Over NFSv4 such a descriptor may be *mute*: reads
-//! go on, as the server keeps an open file, and fstat(2) fails with ESTALE. What is read from
-//! it belongs to the version that it showed last: removing the file's name has changed its
-//! ctime and nothing of its data. A mute descriptor therefore serves that version, at
-//! whatever ctime.
+//! An existing descriptor of the replica is checked first, then the file's name. Another client may
+//! have removed or replaced the file. Then the name leads elsewhere, and the descriptor is the only
+//! way to the data. Over NFSv4 such a descriptor may be *mute*: reads still succeed, as the server
+//! keeps an open file, but fstat(2) fails with ESTALE. Data read from it belongs to the last
+//! version that it showed: removing the file's name changed its ctime and none of its data. So a
+//! mute descriptor serves that version regardless of ctime.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,23 +18,23 @@ use crate::backend::{Attr, Backend, BackendError, BackendFile, ObjectRef, enter_
 use crate::read::replica_slot::{Descriptor, LastVersion};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 
-/// Whether a descriptor that says nothing of its file can be read all the same.
+/// Whether a mute descriptor can still be read.
 fn is_readable(file: &dyn BackendFile) -> bool {
     file.read_at(0, &mut [0]).is_ok()
 }
 
-/// Whether the server does not know the file by its handle any more.
+/// Whether the server no longer knows the file handle.
 fn is_stale<T>(attr: &Result<T, BackendError>) -> bool {
     matches!(attr, Err(BackendError::Os(Errno::STALE)))
 }
 
 impl VersionedFile {
-    /// The file as replica `id` has it open; opens it where needed. Blocks; call
-    /// it on that replica's pool.
+    /// The file on replica `id` at this version, opened if necessary. Blocks; call it on that
+    /// replica's pool.
     ///
     /// # Errors
-    /// [`BackendError::VersionMismatch`] where the replica shows another version, and
-    /// whatever its open fails with.
+    /// [`BackendError::VersionMismatch`] if the replica has another version, and any error of the
+    /// open.
     pub fn open_on(
         &self,
         id: ReplicaId,
@@ -47,8 +46,8 @@ impl VersionedFile {
         self.open_for_comparison(id, backend)
     }
 
-    /// The same, also where the replica is kept off the file: what it has is compared,
-    /// and not delivered.
+    /// The same, even if the replica is excluded from the file: its data is compared, not
+    /// delivered.
     ///
     /// # Errors
     /// As [`VersionedFile::open_on`]'s.
@@ -61,7 +60,7 @@ impl VersionedFile {
         if let Descriptor::Verified(file) = &*slot.descriptor.lock() {
             return Ok(Arc::clone(file));
         }
-        // The pool knows the file also where this waits for another open of it.
+        // The pool must know the file even while this waits for another open of it.
         enter_call(&self.path);
         let mut refused = slot.banned_until.lock();
         let older = match &*slot.descriptor.lock() {
@@ -82,7 +81,7 @@ impl VersionedFile {
             Err(error) => return Err(error),
         };
         let held = slot.descriptor.lock();
-        // An open that began later has brought it meanwhile.
+        // Another open has verified it since.
         if let Descriptor::Verified(file) = &*held {
             return Ok(Arc::clone(file));
         }
@@ -91,12 +90,12 @@ impl VersionedFile {
         Err(error)
     }
 
-    /// Whether `attr` are of the version that is read.
+    /// Whether `attr` belong to this version of this file.
     fn is_this_version(&self, attr: &Attr) -> bool {
         self.is_version(attr) && self.file_identity.is_match(self.mode, attr)
     }
 
-    /// The file at this version: `older`, which is open there, or what has its name.
+    /// The file at this version: the open file `older`, or the file that has the name.
     fn open_or_reuse(
         &self,
         id: ReplicaId,
@@ -112,7 +111,7 @@ impl VersionedFile {
         }
         let mut opened = self.open_by_name(backend);
         if self.is_name_stale(&opened) && self.mode == VolumeMode::Shared {
-            // What this mount takes for the names there may be older than the file.
+            // This mount's cached names may be older than the file.
             let dir = self.path.parent().unwrap_or(Path::new(""));
             if backend.revalidate_dir(&ObjectRef::unchecked(dir)).is_ok() {
                 opened = self.open_by_name(backend);
@@ -132,8 +131,8 @@ impl VersionedFile {
                 self.log_version_mismatch(id, &attr);
                 Err(BackendError::VersionMismatch)
             }
-            // It is there for the others; a replica without it does not have
-            // this version either.
+            // The other replicas have the file; a replica without it does not have this version
+            // either.
             Err(error) if error.is_definite() || is_stale::<()>(&Err(error)) => {
                 Err(BackendError::VersionMismatch)
             }
@@ -153,7 +152,7 @@ impl VersionedFile {
         }
     }
 
-    /// Whether this version can be read from a mute descriptor, which was `at` a version.
+    /// Whether a mute descriptor, which last showed version `at`, can serve this version.
     fn can_serve_stale_descriptor(&self, file: &Arc<dyn BackendFile>, at: LastVersion) -> bool {
         let is_it = |at: FileVersion| {
             FileVersion { ctime: self.version.ctime, ..at }
@@ -164,8 +163,9 @@ impl VersionedFile {
             && is_readable(&**file)
     }
 
-    /// In a volume of copies, a copy that differs is a fault of the volume. In a shared one
-    /// the file was changed or replaced, which is ordinary.
+    /// Logs that a replica has another version. In a `copies` volume, a differing copy is a fault
+    /// of the volume. In a `shared` one, a client has changed or replaced the file, which is
+    /// ordinary.
     fn log_version_mismatch(&self, id: ReplicaId, attr: &Attr) {
         let replica = id.index();
         let version = self.version;
@@ -195,8 +195,8 @@ impl VersionedFile {
         }
     }
 
-    /// The file as replica `id` has it open, at whatever version it is now; opens
-    /// it where needed, as [`VersionedFile::open_on`] does.
+    /// The file on replica `id` at its current version; opened if necessary, as by
+    /// [`VersionedFile::open_on`].
     ///
     /// # Errors
     /// As [`VersionedFile::open_on`].
@@ -211,11 +211,11 @@ impl VersionedFile {
         }
     }
 
-    /// The file as replica `id` has it, at whatever version it is now; opens it
-    /// where needed, and keeps it open. Blocks, as [`VersionedFile::open_on`] does.
+    /// The file on replica `id` at its current version; opened without a check of the version if
+    /// necessary, and kept open. Blocks, as [`VersionedFile::open_on`] does.
     ///
     /// # Errors
-    /// [`BackendError::VersionMismatch`] where another file has its name, or no name is left.
+    /// [`BackendError::VersionMismatch`] if another file has its name, or it has no name any more.
     pub fn open_unchecked(
         &self,
         id: ReplicaId,
@@ -242,8 +242,8 @@ impl VersionedFile {
         Ok(file)
     }
 
-    /// Its attributes on replica `id`, at whatever version it is now; opens it where
-    /// needed. A mute descriptor stands for a file without a name.
+    /// Its current attributes on replica `id`; opened if necessary. A mute descriptor means a file
+    /// without a name.
     ///
     /// # Errors
     /// As [`VersionedFile::open_on`].

@@ -1,4 +1,4 @@
-//! Replicas that have been asked and have not answered.
+//! Attempts of a call that have no answer yet.
 
 use std::time::Instant;
 
@@ -6,13 +6,12 @@ use crate::backend::Ticket;
 use crate::replicas::Replicas;
 use crate::volume::ReplicaId;
 
-/// A replica that was asked and has not answered.
+/// A replica that was asked and has not answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallAttempt {
     pub(super) replica: ReplicaId,
-    /// When it was asked.
     pub(super) sent_at: Instant,
-    /// The call there, once it is queued.
+    /// The job on the replica's pool, once it is queued.
     pub(super) ticket: Option<Ticket>,
 }
 

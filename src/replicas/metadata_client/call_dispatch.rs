@@ -1,5 +1,5 @@
-//! The thread that makes a call: one of the replica's own, or the session thread that brought
-//! the request.
+//! Chooses the thread that makes a call: one of the replica's own, or the session thread of the
+//! request.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,8 +11,8 @@ use crate::sync::before_io;
 use crate::volume::ReplicaId;
 
 impl<T: Send + 'static> MetadataCall<T> {
-    /// Has the call made by the calling thread, where that is a session thread and the replica
-    /// is quick, and else by one of the replica's threads.
+    /// Makes the call on the calling thread if that is a session thread and the replica is quick.
+    /// Otherwise queues it on the replica's pool.
     pub(super) fn dispatch(self: &Arc<Self>, replica: ReplicaId, asked: Instant) -> Result<()> {
         if self.options.may_be_inline && self.client.latency.is_quick(replica) {
             let call = Arc::clone(self);
@@ -47,8 +47,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         Ok(())
     }
 
-    /// Makes the call on the calling thread if it may be inside the replica now, and else
-    /// queues it.
+    /// Makes the call on the calling thread if there are permits for it. Otherwise queues it.
     fn run_inline(self: &Arc<Self>, replica: ReplicaId, asked: Instant) {
         let replicas = &self.client.replicas;
         let path_key = self.options.path_key;
@@ -64,7 +63,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             replicas[replica].run_inline(&own, path_key, call);
         }
         match answer {
-            // A session thread is interrupted for a handover.
+            // A session thread is interrupted for a handover: make the call on the pool instead.
             Some(Err(BackendError::Os(rustix::io::Errno::INTR))) => {}
             Some(answer) => return self.handle_answer(replica, answer, asked.elapsed()),
             // The call is over.
@@ -78,12 +77,12 @@ impl<T: Send + 'static> MetadataCall<T> {
         }
     }
 
-    /// Makes the call; `None` where its answer is not wanted any more.
+    /// Makes the call; `None` if its answer is no longer wanted.
     fn ask(&self, replica: ReplicaId, backend: &dyn Backend) -> Option<Result<T>> {
         let begun = Instant::now();
         let op = self.op.lock().clone()?;
         if self.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
-            // The kernel sends it to the next daemon.
+            // The kernel will send this change to the next daemon.
             return None;
         }
         before_io("a call on a replica");
@@ -93,8 +92,8 @@ impl<T: Send + 'static> MetadataCall<T> {
             change.finish_on_replica();
         }
         if let Some(pin) = self.options.pin {
-            // Without the wait for a thread: replicas that take all the calls would seem
-            // slower than those that take none.
+            // Without the wait for a thread: otherwise replicas that serve most calls would seem
+            // slower than idle ones.
             self.client.pinned_latency[pin.rule].record(replica, begun.elapsed());
         }
         Some(answer)

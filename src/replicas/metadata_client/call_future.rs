@@ -1,4 +1,4 @@
-//! The answer to a call, as its caller waits for it.
+//! The future of a call's answer.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,16 +13,15 @@ use crate::backend::{BackendError, Result};
 use crate::replicas::task;
 use crate::volume::ReplicaId;
 
-/// The answer to a call, and the replica that gave it. Where the future is dropped, the call
-/// goes on, and its answer is dropped.
+/// The answer to a call, and the replica that sent it. If the future is dropped, the call
+/// continues, and its answer is dropped.
 pub struct CallFuture<T> {
     slot: Arc<AnswerSlot<T>>,
     unreplied: Option<UnrepliedCall>,
 }
 
-/// Where a call leaves its answer. The call owns the waker through it, and not the other way
-/// round: a request whose call is dropped unanswered, when the volume goes away, is dropped
-/// with it.
+/// Holds the answer of a call. The call owns the waker through it, not the other way round. So a
+/// request is dropped together with its unanswered call when the volume stops.
 pub(super) struct AnswerSlot<T>(Mutex<SlotState<T>>);
 
 struct SlotState<T> {
@@ -32,8 +31,7 @@ struct SlotState<T> {
     is_abandoned: bool,
 }
 
-/// Counts a call as pending until the request that made it has been replied to, and the
-/// tables have followed the answer.
+/// Counts a call as pending until its request has been answered and the tables have been updated.
 struct UnrepliedCall {
     client: Arc<MetadataClient>,
     change: Option<PendingChange>,
@@ -45,7 +43,7 @@ impl<T> AnswerSlot<T> {
         Arc::new(Self(Mutex::new(state)))
     }
 
-    /// Gives the caller the answer. This thread goes on with the request.
+    /// Delivers the answer. The calling thread continues the request.
     pub(super) fn deliver(&self, answer: Result<(ReplicaId, T)>) {
         let waker = {
             let mut state = self.0.lock();
@@ -57,7 +55,7 @@ impl<T> AnswerSlot<T> {
         }
     }
 
-    /// The call has been dropped.
+    /// The call has been dropped without an answer.
     pub(super) fn abandon(&self) {
         let waker = {
             let mut state = self.0.lock();
@@ -89,7 +87,7 @@ impl<T> Future for CallFuture<T> {
             let mut state = self.slot.0.lock();
             match state.answer.take() {
                 Some(answer) => answer,
-                // The volume goes away.
+                // The volume is stopping.
                 None if state.is_abandoned => Err(BackendError::Os(rustix::io::Errno::IO)),
                 None => {
                     state.waker = Some(context.waker().clone());

@@ -1,4 +1,4 @@
-//! How long calls take on each replica, and when one is late.
+//! Call times on each replica, and when a call is late.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,25 +9,23 @@ use crate::replicas::lateness::LatenessHistogram;
 use crate::replicas::metadata_order;
 use crate::volume::{ReplicaId, ReplicaMap};
 
-/// A read's time says how far its replica is from keeping its times; a call is too
-/// short to say that of the next one so well. So another replica is asked when it
-/// takes this many times as long as a read would be given ([`LatenessHistogram`]), and not
-/// before [`crate::replicas::lateness::MIN_HEDGE_DELAY`].
+/// A read's duration says how far its replica is from its usual times. A call is too short to
+/// predict the next one that well. So a call is late after this many times the factor of a read
+/// ([`LatenessHistogram`]), and not before [`crate::replicas::lateness::MIN_HEDGE_DELAY`].
 const LATE_FACTOR: f64 = 2.0;
 
-/// A replica's own threads make calls that take longer than this, in microseconds. Two changes
-/// of threads take about ten.
+/// Above this latency, in microseconds, the replica's own threads make the calls. Two thread
+/// switches take about ten microseconds.
 const MAX_INLINE_US: u64 = 500;
 
-/// Calls and their smoothed time, microseconds, on each replica; 0 where nothing
-/// is known.
+/// The number of calls, and their smoothed time on each replica in microseconds; 0 if unknown.
 pub(super) struct CallLatency {
     pub(super) calls: AtomicU64,
     start: Instant,
-    /// When each was last asked or answered, microseconds from `since`.
+    /// When each was last asked or answered, microseconds from `start`.
     last_used: ReplicaMap<AtomicU64>,
     smoothed_us: ReplicaMap<AtomicU64>,
-    /// When each last answered, microseconds from `since`.
+    /// When each last answered, microseconds from `start`.
     last_answer: ReplicaMap<AtomicU64>,
     lateness: ReplicaMap<Mutex<LatenessHistogram>>,
 }
@@ -48,8 +46,8 @@ impl CallLatency {
         self.smoothed_us[replica].load(Ordering::Relaxed)
     }
 
-    /// Whether a session thread may make a call itself: where the replica answers so soon that
-    /// a change of threads would count.
+    /// Whether a session thread may make a call itself: the replica answers so soon that a thread
+    /// switch would matter.
     pub(super) fn is_quick(&self, replica: ReplicaId) -> bool {
         (1..=MAX_INLINE_US).contains(&self.latency_us(replica))
     }
@@ -58,7 +56,7 @@ impl CallLatency {
         self.smoothed_us.map(|_, time| time.load(Ordering::Relaxed))
     }
 
-    /// How long each was not asked.
+    /// How long each replica has not been asked.
     pub(super) fn idle_times(&self) -> ReplicaMap<Duration> {
         let now = self.start.elapsed();
         let at = |at: &AtomicU64| Duration::from_micros(at.load(Ordering::Relaxed));
@@ -90,7 +88,7 @@ impl CallLatency {
         if mean > 0 {
             self.lateness[replica].lock().add(time, Duration::from_micros(mean));
         }
-        // A lost update is one sample less.
+        // A lost update loses only one sample.
         smoothed.store(
             metadata_order::smoothed_latency(mean, time.as_micros() as u64),
             Ordering::Relaxed,
@@ -98,7 +96,7 @@ impl CallLatency {
     }
 }
 
-/// How an affinity rule does, as `fanfs status` shows it.
+/// The latencies under an affinity rule, as `fanfs status` shows them.
 #[derive(Clone, Debug)]
 pub struct PinnedLatencies {
     /// Calls under the rule.

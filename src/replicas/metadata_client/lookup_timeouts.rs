@@ -1,4 +1,4 @@
-//! Names whose lookup has just passed its deadline.
+//! Lookups that have just timed out.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,22 +7,21 @@ use parking_lot::Mutex;
 
 use super::{CallTarget, MetadataClient};
 
-/// The kernel looks a name up once more where it could not be told whether what it
-/// knows of it is still true. That second lookup, right after the first one's
-/// deadline, is not given another one, or the application would wait twice as long.
+/// How long a repeated lookup fails at once. When a revalidation fails, the kernel looks the name
+/// up again. That second lookup comes right after the first one's deadline. If it had its own
+/// deadline, the application would wait twice as long.
 const RECENT: Duration = Duration::from_millis(100);
 
-/// The latest of them, the oldest first.
+/// The most recent timeouts, the oldest first.
 #[derive(Default)]
 pub(super) struct LookupTimeouts(Mutex<VecDeque<(u64, Instant)>>);
 
 impl LookupTimeouts {
-    /// A lookup at `target` passed its deadline.
     fn add(&self, target: CallTarget, now: Instant) {
         self.0.lock().push_back((target.path_hash, now));
     }
 
-    /// Whether that has just happened.
+    /// Whether a lookup at `target` has just timed out.
     fn contains(&self, target: CallTarget, now: Instant) -> bool {
         let mut names = self.0.lock();
         while let Some((_, at)) = names.front()
@@ -35,12 +34,12 @@ impl LookupTimeouts {
 }
 
 impl MetadataClient {
-    /// A lookup at `target` passed its deadline.
+    /// Records that a lookup at `target` has timed out.
     pub fn record_lookup_timeout(&self, target: CallTarget) {
         self.lookup_timeouts.add(target, Instant::now());
     }
 
-    /// Whether one there has just done so.
+    /// Whether a lookup at `target` has just timed out.
     pub fn has_recent_lookup_timeout(&self, target: CallTarget) -> bool {
         self.lookup_timeouts.contains(target, Instant::now())
     }

@@ -1,4 +1,4 @@
-//! Which replicas a call asks, in which order.
+//! The order in which a call asks the replicas.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::replicas::metadata_order::{self, OrderParams};
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 
 impl MetadataClient {
-    /// Whom to ask, the first first.
+    /// The replicas to ask, in order.
     pub fn replica_order(&self, target: CallTarget) -> Vec<ReplicaId> {
         if let Some(only) = target.sole_replica {
             let others = target.fallback_replicas.iter().filter(|id| *id != only);
@@ -20,7 +20,8 @@ impl MetadataClient {
             order.retain(|id| *id != first);
             order.insert(0, first);
         }
-        // Where calls about the object hang, one more would wait without a thread.
+        // Replicas where calls about the object hang come last: one more would wait without a
+        // thread.
         order.sort_by_key(|id| !self.replicas[*id].has_room_for(Lane::Metadata, &target.path_key));
         order
     }
@@ -45,7 +46,8 @@ impl MetadataClient {
             call_number: turn,
         });
         if let Some(first) = order.first() {
-            // Before it answers, so that calls that come meanwhile ask others.
+            // Recorded before the answer, so that calls in between do not take the replica for
+            // idle.
             times.record_use(*first);
         }
         order

@@ -1,10 +1,10 @@
-//! Changes that have not been answered, and how far each one is.
+//! Changes that have not been answered, and the phase of each.
 //!
-//! A daemon that hands over waits for them. It may leave those that a replica does not
-//! answer: the kernel sends them to the next daemon.
+//! A daemon waits for them before a handover. It may leave changes that a replica does not answer:
+//! the kernel sends them to the next daemon.
 //!
-//! *Invariant:* after [`PendingChanges::freeze_if_unresponsive`] no change begins on the replica, until
-//! [`PendingChanges::unfreeze`].
+//! *Invariant:* after [`PendingChanges::freeze_if_unresponsive`] returns true, no change starts on
+//! the replica until [`PendingChanges::unfreeze`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,49 +21,49 @@ pub struct PendingChanges {
 struct PendingState {
     last_number: u64,
     phases: HashMap<u64, ChangePhase>,
-    /// When a change last began on the replica, or ended there.
+    /// When a change last started or ended on the replica.
     last_progress: Option<Instant>,
     is_frozen: bool,
 }
 
-/// How far a change is.
+/// The phase of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChangePhase {
     /// It waits for a thread, or for another change.
     Queued,
-    /// The replica is asked.
+    /// The replica has been asked.
     OnReplica,
-    /// The replica has answered and the tables follow, or it is not to begin yet.
+    /// The replica has answered and the tables are being updated, or the change must not start yet.
     InDaemon,
 }
 
-/// One change. It counts until its caller has the answer.
+/// A pending change. It counts until its caller has the answer.
 #[derive(Clone)]
 pub(super) struct PendingChange {
     registry: Arc<PendingChanges>,
     number: u64,
 }
 
-/// Counts as a change under way until it is dropped: it waits before it is queued, or
-/// before its caller is answered.
+/// Counts as a change in progress until it is dropped: it waits before it is queued, or before its
+/// caller is answered.
 pub struct DelayedChange(PendingChange);
 
-/// Counts as a queued change until it is dropped: it waits for another one. The next daemon
-/// may be asked instead.
+/// Counts as a queued change until it is dropped: it waits for another one. The kernel may send it
+/// to the next daemon instead.
 pub struct WaitingChange(PendingChange);
 
 impl PendingChanges {
-    /// A change is queued.
+    /// Adds a queued change.
     pub(super) fn add_queued(self: &Arc<Self>) -> PendingChange {
         self.add(ChangePhase::Queued)
     }
 
-    /// A change is about to wait.
+    /// Adds a change that waits inside the daemon.
     pub fn add_delayed(self: &Arc<Self>) -> DelayedChange {
         DelayedChange(self.add(ChangePhase::InDaemon))
     }
 
-    /// A change is about to wait for another one.
+    /// Adds a change that waits for another one.
     pub fn add_waiting(self: &Arc<Self>) -> WaitingChange {
         WaitingChange(self.add(ChangePhase::Queued))
     }
@@ -76,13 +76,14 @@ impl PendingChanges {
         PendingChange { registry: Arc::clone(self), number }
     }
 
-    /// Whether any is under way.
+    /// Whether any change is pending.
     pub fn has_pending(&self) -> bool {
         !self.state.lock().phases.is_empty()
     }
 
-    /// Lets none begin any more, if the replica has been silent for `time`: all changes
-    /// are inside it or wait for it, and none has begun or ended since.
+    /// Stops new changes from starting if the replica has been silent for `time`: all changes are
+    /// inside it or wait for it, and none has started or ended since. Returns whether they are
+    /// stopped.
     pub fn freeze_if_unresponsive(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         let moves = state.last_progress.is_some_and(|at| at.elapsed() < time);
@@ -91,14 +92,14 @@ impl PendingChanges {
         state.is_frozen
     }
 
-    /// Lets changes begin again.
+    /// Lets changes start again.
     pub fn unfreeze(&self) {
         self.state.lock().is_frozen = false;
     }
 }
 
 impl PendingChange {
-    /// The replica is about to be asked; false where it must not be asked any more.
+    /// Records that the replica is about to be asked; false if it must not be asked any more.
     pub(super) fn start_on_replica(&self) -> bool {
         let mut state = self.registry.state.lock();
         if !state.is_frozen {
@@ -107,19 +108,18 @@ impl PendingChange {
         !state.is_frozen
     }
 
-    /// The replica has answered.
     pub(super) fn finish_on_replica(&self) {
         self.registry.state.lock().set_phase(self.number, ChangePhase::InDaemon);
     }
 
-    /// Its caller has the answer.
+    /// Removes a change whose caller has the answer.
     pub(super) fn remove(&self) {
         self.registry.state.lock().phases.remove(&self.number);
     }
 }
 
 impl PendingState {
-    /// The replica's answer to a change whose caller gave up counts as well.
+    /// Counts as progress even if the change's caller has given up.
     fn set_phase(&mut self, number: u64, to: ChangePhase) {
         self.last_progress = Some(Instant::now());
         if let Some(phase) = self.phases.get_mut(&number) {
@@ -147,7 +147,7 @@ mod tests {
     const NO_TIME: Duration = Duration::ZERO;
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// The kernel sends it to the next daemon.
+    /// The kernel sends such a change to the next daemon.
     #[test]
     fn a_change_that_waits_for_another_one_counts_and_may_be_left() {
         let changes = Arc::new(PendingChanges::default());

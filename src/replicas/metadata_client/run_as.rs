@@ -1,28 +1,28 @@
-//! In whose name, and how, a call is made.
+//! The credentials of a call.
 
 use crate::backend::{BackendError, Credentials, Lane, RequestContext, Result};
 use crate::replicas::request_deadline::RequestDeadline;
 use crate::volume::ReplicaId;
 
-/// In whose name a call is made.
+/// The credentials under which a call is made. A second try follows EACCES or EPERM only.
 #[derive(Clone, Debug)]
 pub enum RunAs {
-    /// His. For what opens or changes something.
+    /// Only these, usually the caller's. For calls that open or change something.
     Only(Credentials),
-    /// The daemon's, and his where those do not do: where the server maps root to
-    /// nobody. For looking at what the kernel has checked that he may look at.
+    /// The daemon's, then the caller's if those are refused, such as where the server maps root to
+    /// nobody. For reading objects that the kernel has already allowed the caller to read.
     DaemonThenCaller(RequestContext),
-    /// His, and the daemon's where those do not do. For what he may have and could
-    /// not get in his own name: a program that he may run and not read, a directory
-    /// that he opened when he was allowed to.
+    /// The caller's, then the daemon's if those are refused. For data to which the caller is
+    /// entitled although its own credentials do not open it. Examples are a program that it may
+    /// execute but not read, and a directory that it opened while it was allowed to.
     CallerThenDaemon(Credentials),
 }
 
 impl RunAs {
-    /// The daemon's own.
+    /// The daemon's own credentials.
     pub const DAEMON: Self = Self::Only(Credentials::DAEMON);
 
-    /// Makes a call with them.
+    /// Makes a call under these credentials.
     pub(super) fn run<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
         use rustix::io::Errno;
         let caller;
@@ -45,15 +45,15 @@ impl RunAs {
     }
 }
 
-/// How a call that changes something is made.
+/// The parameters of a call that changes something.
 #[derive(Clone, Debug)]
 pub struct SingleCall {
-    /// Who is asked.
+    /// The replica to ask.
     pub replica: ReplicaId,
-    /// By which of its threads.
+    /// The lane of the job.
     pub lane: Lane,
-    /// By when it ends.
+    /// Its time limit.
     pub deadline: RequestDeadline,
-    /// In whose name.
+    /// Its credentials.
     pub run_as: RunAs,
 }

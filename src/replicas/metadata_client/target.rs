@@ -1,4 +1,4 @@
-//! What a call is about.
+//! The object of a call, and preferences for replicas.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -10,31 +10,31 @@ use crate::placement::affinity::Pin;
 use crate::replicas::request_deadline::RequestDeadline;
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// What a call is about, as far as it matters who is asked.
+/// The object of a call, with everything that matters for the choice of replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct CallTarget {
-    /// The object, for the count of calls that hang on it.
+    /// The key by which the pools count calls that hang on the object.
     pub(super) path_key: PathKey,
-    /// The same for all calls about one path.
+    /// A hash of the path.
     pub(super) path_hash: u64,
-    /// The rule that pins it.
+    /// The affinity rule that pins it.
     pub(super) pin: Option<Pin>,
-    /// The one replica that knows.
+    /// The only replica that can answer.
     pub(super) sole_replica: Option<ReplicaId>,
-    /// Those that are asked where that one cannot answer.
+    /// Replicas to ask if that one cannot answer.
     pub(super) fallback_replicas: ReplicaSet,
-    /// The one that knows best.
+    /// The replica to ask first.
     pub(super) preferred: Option<ReplicaId>,
-    /// Whether the object is known to be there: that it is not is to be said by two.
+    /// Whether the object is known to exist: two replicas must agree that it is missing.
     pub(super) is_known_to_exist: bool,
-    /// When an application asked, where that was before this call.
+    /// When the application made the request, if that was before this call.
     pub(super) requested_at: Option<Instant>,
-    /// Whether it takes longer than others: see [`CallTarget::long`].
+    /// Whether it takes longer than other calls: see [`CallTarget::long`].
     pub(super) is_long: bool,
 }
 
 impl CallTarget {
-    /// A call about `path`, which `pin` pins.
+    /// A call about `path`, which the rule `pin` pins if there is one.
     pub fn new(path: &Path, pin: Option<Pin>) -> Self {
         let mut hasher = DefaultHasher::new();
         path.as_os_str().hash(&mut hasher);
@@ -51,50 +51,49 @@ impl CallTarget {
         }
     }
 
-    /// The same call, which may take long whatever others take: a listing. No session thread
+    /// The same call, marked as possibly much longer than others: a listing. No session thread
     /// makes it.
     pub fn long(self) -> Self {
         Self { is_long: true, ..self }
     }
 
-    /// The same call, whose deadline counts from `since`.
+    /// The same call, with a deadline that counts from `since`.
     pub fn requested_at(self, since: Instant) -> Self {
         Self { requested_at: Some(since), ..self }
     }
 
-    /// The same call as a repetition of `before`, with the deadline of `before`.
+    /// The same call as a retry of `before`, with the deadline of `before`.
     pub fn for_retry_of(self, before: Self) -> Self {
         Self { requested_at: before.requested_at, ..self }
     }
 
-    /// The same call, which `replica` alone knows about.
+    /// The same call, which only `replica` can answer.
     pub fn only_on(self, replica: ReplicaId) -> Self {
         Self { sole_replica: Some(replica), ..self }
     }
 
-    /// The same call, which `others` answer as well where one replica alone knows and
-    /// cannot answer.
+    /// The same call, with replicas to ask if the only one cannot answer.
     pub fn with_fallback_replicas(self, others: ReplicaSet) -> Self {
         Self { fallback_replicas: others, ..self }
     }
 
-    /// The same call, about what is known to be there.
+    /// The same call, about an object that is known to exist.
     pub fn known_to_exist(self) -> Self {
         Self { is_known_to_exist: true, ..self }
     }
 
-    /// Whether one replica alone knows.
+    /// Whether only one replica can answer.
     pub fn has_sole_replica(self) -> bool {
         self.sole_replica.is_some()
     }
 
-    /// The same call, which `replica` is asked before all others.
+    /// The same call, asking `replica` first.
     pub fn preferring(self, replica: ReplicaId) -> Self {
         Self { preferred: Some(replica), ..self }
     }
 }
 
-/// How a call is made.
+/// The properties of a call.
 #[derive(Clone, Debug)]
 pub(super) struct CallOptions {
     /// Whether it may change something.
@@ -103,7 +102,7 @@ pub(super) struct CallOptions {
     pub(super) path_key: PathKey,
     /// See [`CallTarget::is_known_to_exist`].
     pub(super) is_known_to_exist: bool,
-    /// Whether a session thread may make it.
+    /// Whether a session thread may make the call.
     pub(super) may_be_inline: bool,
     pub(super) lane: Lane,
     pub(super) run_as: RunAs,
@@ -111,7 +110,7 @@ pub(super) struct CallOptions {
 }
 
 impl CallOptions {
-    /// Of a call about `target`, which changes nothing.
+    /// The options of a call about `target` that changes nothing.
     pub(super) fn query(target: CallTarget, run_as: RunAs, deadline: RequestDeadline) -> Self {
         Self {
             is_mutation: false,

@@ -1,4 +1,4 @@
-//! How a call waits: whom it asks next, and when it gives up.
+//! The waiting of a call: when it asks the next replica, and when it gives up.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use crate::replicas::request_deadline::DeadlineVerdict;
 use crate::volume::ReplicaId;
 
 impl<T: Send + 'static> MetadataCall<T> {
-    /// Whether the call has waited for long enough.
+    /// Whether the call has passed its deadline.
     fn check_deadline(&self, now: Instant) -> DeadlineVerdict {
         let silent = match &*self.state.lock() {
             state if state.deadline.is_due(now) => state.unanswered.clone(),
@@ -29,8 +29,8 @@ impl<T: Send + 'static> MetadataCall<T> {
         self.state.lock().deadline.check(now, || silence)
     }
 
-    /// Whether the thread that waits has been killed. A change is given up for that only
-    /// while its replica is silent: it may have been made.
+    /// Whether the waiting thread has been killed. A change is given up for that only after its
+    /// replica has been unresponsive, because it may have been made.
     fn is_killed(&self, now: Instant) -> bool {
         let looks = {
             let mut state = self.state.lock();
@@ -40,7 +40,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         looks && self.requesting_thread.is_killed()
     }
 
-    /// Nobody waits for the call any more.
+    /// Ends a call whose caller was killed.
     fn interrupt(&self) {
         if self.pending_change.is_none() {
             self.state.lock().error = Some(BackendError::Os(rustix::io::Errno::INTR));
@@ -48,7 +48,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         self.fail();
     }
 
-    /// Asks once more those that have been asked.
+    /// Asks the unanswered replicas again.
     fn retry(self: &Arc<Self>) {
         if self.pending_change.is_some() {
             return;
@@ -86,7 +86,7 @@ impl<T: Send + 'static> TickedCall for MetadataCall<T> {
             }
             return false;
         }
-        // Or who was to confirm that it is not there does not answer.
+        // It also fails if the replica that should confirm a negative answer is late.
         let verdict = self.check_deadline(now);
         if verdict == DeadlineVerdict::Expired || matches!(late, Some((true, _))) {
             self.fail();

@@ -1,5 +1,5 @@
-//! An attempt takes its segment through the servers on its route, one after the other. Each
-//! server carries the bytes at its own rate.
+//! An attempt takes its segment through the servers on its route, one after another. Each server
+//! carries the bytes at its own rate.
 
 use super::{Engine, Event, InFlightAttempt};
 use crate::simulate::fifo_server::SimTime;
@@ -14,7 +14,7 @@ impl Engine<'_> {
         self.advance_attempt(ended.job);
     }
 
-    /// Takes a flight to its next server, or home.
+    /// Takes an attempt to its next server; after the last server, schedules its delivery.
     fn advance_attempt(&mut self, flight: usize) {
         match self.in_flight[flight].remaining_servers.pop() {
             Some(server) => {
@@ -30,7 +30,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What a server has to carry: bytes, or the seconds that were measured.
+    /// The work for a server: bytes, or seconds in a measured cluster.
     fn transfer_work(&self, flight: usize) -> f64 {
         let flight = &self.in_flight[flight];
         let bytes = self.jobs[flight.job].range.len() as f64;
@@ -53,7 +53,7 @@ impl Engine<'_> {
         let file = self.readers[segment.reader].spec.file;
         let offset = segment.range.start;
         let chunk = self.locality_maps[file].chunk_at(offset);
-        // Nothing is known where the file has no chunks there: as if local.
+        // Where the file has no chunk, the placement is unknown and counts as local.
         let local = chunk.is_none_or(|chunk| chunk.holders.local.contains(ReplicaId::new(replica)));
         let route = self.servers_on_route(file, offset, replica, local);
         self.in_flight.push(InFlightAttempt {
@@ -66,7 +66,7 @@ impl Engine<'_> {
         self.advance_attempt(self.in_flight.len() - 1);
     }
 
-    /// The servers on the way of a segment, the last first.
+    /// The servers on the route of a segment, the last one first.
     fn servers_on_route(
         &self,
         file: usize,
@@ -88,7 +88,7 @@ impl Engine<'_> {
         let holder = if *head_first {
             holders.first()
         } else {
-            // Two gateways do not take turns in step.
+            // Different gateways start with different holders, so they do not all use the same one.
             let turn = offset / self.workload.segment_size + replica as u64;
             holders.get((turn % holders.len().max(1) as u64) as usize)
         };

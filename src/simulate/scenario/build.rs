@@ -1,4 +1,4 @@
-//! From a scenario's keys to a [`World`], a [`Workload`] and metadata runs.
+//! Turns a scenario's keys into a [`World`], a [`Workload`] and metadata runs.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::volume::{MAX_REPLICAS, ReplicaId, ReplicaSet};
 
 type Result<T> = std::result::Result<T, ScenarioError>;
 
-/// The index of what is counted from 1 as `number`.
+/// The index of an item that the scenario counts from 1 as `number`.
 pub(super) fn checked_index(what: &'static str, number: usize, max: usize) -> Result<usize> {
     match number {
         n if (1..=max).contains(&n) => Ok(n - 1),
@@ -56,7 +56,7 @@ pub(super) fn build_workload(written: &ScenarioToml) -> Result<Workload> {
     Ok(workload)
 }
 
-/// Fills in the cluster, its files and their readers.
+/// Adds the cluster, its files and their readers.
 pub(super) fn build_world(
     written: &ScenarioToml,
     cluster: &ClusterToml,
@@ -161,8 +161,8 @@ fn build_changes(written: &[ChangeToml], nodes: usize) -> Result<Vec<RateChange>
     Ok(changes)
 }
 
-/// Adds as many readers as `written` says. `choose_file` returns the index of the next one's
-/// file: of a file of its own, or of the last reader's.
+/// Adds the readers that `written` describes. `choose_file` returns the index of the next reader's
+/// file. Its argument says whether that is a new file or the last reader's.
 fn add_readers(
     written: &ReaderToml,
     scenario: &mut Scenario,

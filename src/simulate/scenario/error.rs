@@ -1,37 +1,37 @@
-//! Why a scenario, or a trace that it replays, is refused.
+//! Why a scenario, or a trace that it replays, is rejected.
 
-/// Why a scenario is refused. Its `Display` is one line.
+/// Why a scenario is rejected. Its `Display` is one line.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum ScenarioError {
-    /// The text is not TOML, or has other keys than a scenario.
+    /// The text is not TOML, or has a key that a scenario does not have.
     #[error("{}{what}", line_prefix(*.line))]
     Syntax {
-        /// From 1, where it is known.
+        /// The line, counted from 1, if it is known.
         line: Option<usize>,
-        /// The parser's words.
+        /// The parser's message.
         what: String,
     },
-    /// A key has a word that it may not have.
+    /// A key has a value that it does not accept.
     #[error("{key} {value:?} is not known; use {known}")]
     UnknownWord {
         /// The key.
         key: &'static str,
-        /// The word.
+        /// The value.
         value: String,
-        /// The words that it may have.
+        /// The values that it accepts.
         known: String,
     },
     /// A number is 0 or too large.
     #[error("{what} {number} is out of range; use 1 to {max}")]
     OutOfRange {
-        /// The key, or what is counted.
+        /// The key, or the name of the counted items.
         what: &'static str,
         /// The number.
         number: usize,
-        /// The largest that is allowed.
+        /// The largest number that is allowed.
         max: usize,
     },
-    /// Neither data nor metadata is read.
+    /// The scenario reads neither data nor metadata.
     #[error("[cluster] and [file] are needed, or [metadata]")]
     NothingToRead,
     /// A limit in `[read]` is 0.
@@ -40,22 +40,22 @@ pub enum ScenarioError {
     /// A node's disk or network has a rate of 0.
     #[error("a node has a rate of 0; let a [[change]] make it hang")]
     ZeroNodeRate,
-    /// The file is empty, or cut into too many chunks.
+    /// The file is empty, or has too many chunks.
     #[error("file.size and file.chunk make no file of 1 to {max} chunks")]
     ChunkCount {
-        /// Most chunks of a file.
+        /// The most chunks of a file.
         max: u64,
     },
-    /// A change multiplies a rate by a number that makes no sense.
+    /// A change's factor is negative, too large or not a number.
     #[error("change.factor {factor} is out of range; use 0 to 1000")]
     ChangeFactor {
-        /// The number.
+        /// The factor.
         factor: f64,
     },
     /// A reader reads blocks of 0 bytes.
     #[error("reader.block is 0; nothing would be read")]
     ZeroBlock,
-    /// A random reader has no end.
+    /// A random reader has no number of reads.
     #[error("reader.number is missing: how many reads")]
     MissingReadCount,
     /// A sequential reader has a number of reads.
@@ -70,12 +70,12 @@ pub enum ScenarioError {
     /// A recorded file has too many chunks.
     #[error("a recorded file has more than {max} chunks")]
     RecordedFileTooLarge {
-        /// Most chunks of a file.
+        /// The most chunks of a file.
         max: u64,
     },
 }
 
-/// Why a trace is refused. Its `Display` is one line.
+/// Why a trace is rejected. Its `Display` is one line.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum TraceError {
     /// The text is not CSV.
@@ -87,11 +87,11 @@ pub enum TraceError {
     /// A value is not a number of bytes.
     #[error("line {line}: {value:?}: {error}")]
     NotANumber {
-        /// From 1.
+        /// The line, counted from 1.
         line: u64,
         /// The value.
         value: String,
-        /// What is wrong with it.
+        /// The parse error.
         error: std::num::ParseIntError,
     },
 }

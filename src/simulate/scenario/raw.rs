@@ -1,4 +1,4 @@
-//! A scenario's keys as they are written, before they are checked.
+//! A scenario's keys as they appear in the file, before any check.
 
 use std::path::PathBuf;
 

@@ -7,14 +7,14 @@
 //! the process renames it to `NAME.1`, over the one before, and begins a new file.
 //!
 //! No crate does this: those that rotate by size (file-rotate, rolling-file) rename without
-//! a lock and go on with their own descriptor, so a second process would write into the
-//! file that is deleted next, or rotate once more.
+//! a lock and keep writing to their own descriptor. So a second process would write into the
+//! file that is deleted next, or rotate again.
 //!
 //! *Invariants:*
-//! - A line is written to the file that the path names, under its lock: so each file that
-//!   is rotated away is complete, and is rotated once.
-//! - Nothing here fails or holds up a line. Where the log cannot be rotated or locked, it
-//!   grows, and says so once.
+//! - A line is written to the file that the path names, under its lock. So each rotated file is
+//!   complete, and is rotated once.
+//! - Rotation and locking never make a line fail, and delay it only by [`LOCK_TIMEOUT`]. If the
+//!   log cannot be rotated or locked, it grows. A failed rotation is logged once per attempt.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -26,36 +26,36 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-/// How long a line waits for the lock of the current file. A process holds it for one line:
-/// one that holds it for so long is stopped. A test waits longer, for a busy machine.
+/// How long a line waits for the lock of the current file. A process holds the lock for one line,
+/// so a process that holds it this long is stopped. Tests wait longer, for a busy machine.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 
-/// A log file, open.
+/// An open log file.
 pub struct LogFile {
     path: PathBuf,
     file: File,
     /// Whether it is also this process's standard error.
     is_stderr: bool,
-    /// Rotate at this size, bytes; 0: never.
+    /// The size at which to rotate, bytes; 0 for never.
     max_size: u64,
-    /// After a rotation has failed, the size at which to try again.
+    /// The size at which to retry after a failed rotation.
     retry_rotation_at: u64,
     is_locked: bool,
-    /// Whether another process has not released the lock in time: until this process has it,
+    /// Whether another process did not release the lock in time. Until this process gets the lock,
     /// no line waits for it again.
     is_lock_contended: bool,
-    /// Why the log could not be rotated, if it has not been reported.
+    /// Why the log could not be rotated, if that is not reported yet.
     rotation_error: Option<io::Error>,
 }
 
 impl LogFile {
-    /// Opens a log, or makes it. With `is_stderr`, standard error goes there too.
+    /// Opens or creates a log. With `is_stderr`, standard error is redirected to it too.
     ///
     /// # Errors
-    /// As open(2).
+    /// Those of open(2).
     pub fn open(path: &Path, is_stderr: bool) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-        // A symbolic link stays: what it leads to is rotated. A pipe has no path.
+        // A symbolic link stays in place: its target is rotated. A pipe has no path.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let log = Self {
             path,
@@ -71,32 +71,32 @@ impl LogFile {
         Ok(log)
     }
 
-    /// Rotates it at this size, bytes; 0: never.
+    /// Sets the size at which to rotate, bytes; 0 for never.
     #[must_use]
     pub fn with_max_size(self, most: u64) -> Self {
         Self { max_size: most, ..self }
     }
 
-    /// The file, as it is open now.
+    /// The file that is open now.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Gets ready for a line of so many bytes. Returns whether the file is another one now.
+    /// Prepares for a line of this length. Returns whether it opened another file.
     pub(super) fn begin_line(&mut self, line: usize) -> bool {
-        // A terminal, a pipe: there is nothing to rotate.
+        // A terminal or a pipe cannot be rotated.
         if !self.file.metadata().is_ok_and(|meta| meta.is_file()) {
             return false;
         }
         let until = Instant::now() + LOCK_TIMEOUT;
         let mut is_another = false;
-        // Each further round: something has moved the file since this process opened it. The
-        // rounds end by time and not by a count: while this process waits for the lock,
-        // another may rotate the log any number of times.
+        // Another round is needed if the file was moved after this process opened it. The time
+        // limits the rounds, not a count: while this process waits for the lock, another may rotate
+        // the log any number of times.
         loop {
             self.lock(until);
             if !self.is_current() {
-                // Where it cannot be opened, the file that was moved gets the line.
+                // If the path cannot be opened, the line goes to the moved file.
                 let Ok(()) = self.reopen() else { break };
                 is_another = true;
             } else if !self.is_locked || !self.is_full(line) {
@@ -117,19 +117,19 @@ impl LogFile {
         is_another
     }
 
-    /// The line is written, or lost.
+    /// Releases the lock after the line was written or lost.
     pub(super) fn end_line(&mut self) {
         if std::mem::take(&mut self.is_locked) {
             let _ = flock(&self.file, FlockOperation::Unlock);
         }
     }
 
-    /// Why the log could not be rotated, once.
+    /// The error of a failed rotation; returned once.
     pub(super) fn take_rotation_error(&mut self) -> Option<io::Error> {
         self.rotation_error.take()
     }
 
-    /// Locks the file that is open, if the lock is free by then.
+    /// Locks the open file, unless the lock stays taken until the time `until`.
     fn lock(&mut self, until: Instant) {
         while !self.is_locked {
             match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
@@ -146,7 +146,7 @@ impl LogFile {
         }
     }
 
-    /// Whether the path names the file that is open, as far as this process can see.
+    /// Whether the path still names the open file; true if this process cannot tell.
     fn is_current(&self) -> bool {
         let id = |meta: &Metadata| (meta.dev(), meta.ino());
         match (std::fs::symlink_metadata(&self.path), self.file.metadata()) {
@@ -157,7 +157,7 @@ impl LogFile {
     }
 
     fn reopen(&mut self) -> io::Result<()> {
-        // Neither through a link nor into a pipe that has taken its place.
+        // Never follow a link or open a pipe that has replaced the file.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let mut options = OpenOptions::new();
         options.create(true).append(true).mode(0o600).custom_flags(flags);
@@ -171,8 +171,8 @@ impl LogFile {
         Ok(())
     }
 
-    /// Not with this very descriptor: programs that are started inherit standard error, and
-    /// with it they would hold the lock.
+    /// Uses a separate open file: child programs inherit standard error, and would otherwise share
+    /// the lock.
     fn redirect_stderr(&self) {
         if self.is_stderr
             && let Ok(file) = OpenOptions::new().append(true).open(&self.path)
@@ -193,7 +193,7 @@ impl LogFile {
             && len >= self.retry_rotation_at
     }
 
-    /// Where the file goes when it is full.
+    /// The path of the rotated file.
     fn rotated_path(&self) -> OsString {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(texts(&dir), ["a one\nb\n", "c one\nd\n"]);
     }
 
-    /// A lock is that of an open file: to flock(2), two of them are as two processes.
+    /// flock(2) locks belong to an open file: two of them in one process act like two processes.
     #[test]
     fn no_line_is_lost_or_doubled_while_two_writers_rotate() {
         const LINES: usize = 5000;
@@ -270,7 +270,7 @@ mod tests {
                 for number in 0..LINES {
                     let line = format!("{name} {number}\n");
                     if log.begin_line(line.len()) {
-                        // Nothing but full files is rotated away.
+                        // Only full files are rotated.
                         let size = fs::metadata(&old).unwrap().len();
                         assert!((MOST - 16..=MOST).contains(&size), "{size}");
                         rotations += 1;
@@ -286,7 +286,7 @@ mod tests {
             writers.into_iter().map(|writer| writer.join().unwrap()).sum()
         });
         assert!(rotations > 100, "{rotations}");
-        // The files keep the end of each writer's lines, without a gap.
+        // The files keep the last lines of each writer, without a gap.
         let text = texts(&dir).concat();
         for name in ['a', 'b'] {
             let number = |line: &str| line.strip_prefix(name)?.trim().parse::<usize>().ok();

@@ -1,12 +1,11 @@
 //! Writes log lines, and counts those that could not be written.
 //!
-//! A line that fails, for want of space or by an error of the disk, holds nothing up: it
-//! is counted, and with the next line that can be written the log says how many were
-//! lost, and why. A line of which only a part was written is lost, too; the next one
-//! begins on a line of its own.
+//! A line that fails, for lack of space or because of a disk error, delays nothing: it is counted.
+//! With the next line that can be written, the log reports how many lines were lost, and why. A
+//! line that was written only in part is lost too; the next one begins on its own line.
 //!
-//! *Invariant:* every lost line is in [`LogSnapshot::lines_lost`] at once, and in the log
-//! as soon as it can be written, by [`report_unreported`] at the latest.
+//! *Invariant:* every lost line is in [`LogSnapshot::lines_lost`] at once. The log reports it as
+//! soon as a line can be written, by [`report_unreported`] at the latest.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -22,36 +21,36 @@ use serde::{Deserialize, Serialize};
 use super::file::LogFile;
 use super::throttle::TARGET;
 
-/// How the log does.
+/// The state of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogSnapshot {
     /// Lines that could not be written since the daemon started.
     pub lines_lost: u64,
-    /// Why the last of them could not.
+    /// Why the last lost line could not be written.
     pub error: Option<String>,
 }
 
-/// The log of this process, which systemd's journal does not go through.
+/// The log of this process, unless it goes to systemd's journal.
 static LOG_OUTPUT: OnceLock<LogOutput> = OnceLock::new();
 
 thread_local! {
-    /// How many lost lines the line reports that this thread writes.
+    /// The number of lost lines that the line being written by this thread reports.
     static LINES_REPORTED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Where lines go.
+/// The destination of log lines.
 struct LogOutput {
     sink: Mutex<LineSink>,
-    // Apart from `out`, which is locked for as long as a write takes.
+    // Outside `sink`, whose lock is held while a line is written.
     lines_lost: AtomicU64,
     error: Mutex<Option<String>>,
 }
 
 struct LineSink {
     destination: Destination,
-    /// The last line has no end.
+    /// The file ends within a line.
     ends_mid_line: bool,
-    /// Lost lines that no line reports.
+    /// Lost lines that are not reported yet.
     unreported: u64,
 }
 
@@ -67,15 +66,15 @@ impl LogOutput {
         Self { sink: out, lines_lost: AtomicU64::default(), error: Mutex::default() }
     }
 
-    /// Writes a line that reports so many lost lines, mostly 0. Returns how many lost
-    /// lines the caller has to report in the next line.
+    /// Writes a line that itself reports `reports` lost lines (usually 0). Returns how many lost
+    /// lines the caller must report in the next line.
     fn write_line(&self, line: &[u8], reports: u64) -> u64 {
         let mut out = self.sink.lock();
         match out.write(line) {
             Ok(()) if reports == 0 => std::mem::take(&mut out.unreported),
             Ok(()) => 0,
             Err(error) => {
-                // A report that is lost is made again, and is no lost line itself.
+                // A lost report is repeated later, and does not count as a lost line.
                 let lost = u64::from(reports == 0);
                 out.unreported += reports + lost;
                 self.lines_lost.fetch_add(lost, Relaxed);
@@ -85,7 +84,7 @@ impl LogOutput {
         }
     }
 
-    /// Why the log could not be rotated, once.
+    /// The error of a failed rotation; returned once.
     fn take_rotation_error(&self) -> Option<io::Error> {
         match &mut self.sink.lock().destination {
             Destination::File(file) => file.take_rotation_error(),
@@ -135,11 +134,12 @@ impl LineSink {
     }
 }
 
-/// Runs work under the daemon's own credentials; false where it cannot. The thread that logs
-/// may have a caller's, which must neither keep it from opening the log nor own a new one.
+/// Runs a closure under the daemon's own credentials; false if that is impossible. The logging
+/// thread may have a caller's credentials. These must not prevent it from opening the log, nor own
+/// a new log.
 pub type RunAsDaemon = fn(&mut dyn FnMut()) -> bool;
 
-/// One line, which tracing writes in one piece.
+/// Writes one line; tracing passes each line in one piece.
 pub(super) struct LineWriter(&'static LogOutput, RunAsDaemon);
 
 impl Write for LineWriter {
@@ -153,7 +153,7 @@ impl Write for LineWriter {
         if let Some(error) = self.0.take_rotation_error() {
             tracing::warn!(target: TARGET, %error, "the log cannot be rotated, and grows");
         }
-        // The caller would drop an error.
+        // The caller would ignore an error.
         Ok(line.len())
     }
 
@@ -162,7 +162,7 @@ impl Write for LineWriter {
     }
 }
 
-/// Lines go to `file`, or to standard error.
+/// Creates the writer, to `file` or to standard error.
 pub(super) fn make_writer(
     file: Option<LogFile>,
     as_daemon: RunAsDaemon,
@@ -180,10 +180,10 @@ pub(super) fn make_writer(
     move || LineWriter(lines, as_daemon)
 }
 
-/// Whether a file ends within a line: the daemon before this one may have found it full.
+/// Whether a file ends within a line: the previous daemon may have run out of space.
 fn ends_mid_line(file: &impl AsRawFd) -> bool {
     let last = || {
-        // The descriptor itself may only be appended to.
+        // The descriptor itself can only append.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let is_file = std::fs::metadata(&path).ok()?.is_file();
         let file = is_file.then(|| File::open(&path).ok())??;
@@ -195,12 +195,12 @@ fn ends_mid_line(file: &impl AsRawFd) -> bool {
     last().is_some_and(|last| last != *b"\n")
 }
 
-/// How the log does.
+/// The state of the log.
 pub fn snapshot() -> LogSnapshot {
     LOG_OUTPUT.get().map(LogOutput::snapshot).unwrap_or_default()
 }
 
-/// Reports what was lost and not reported yet.
+/// Reports lost lines that are not reported yet.
 pub(super) fn report_unreported() {
     let Some(lines) = LOG_OUTPUT.get() else { return };
     let unreported = std::mem::take(&mut lines.sink.lock().unreported);
@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk with room for so many bytes.
+    /// A disk with limited room, bytes.
     #[derive(Clone, Default)]
     struct Disk(Arc<Mutex<(Vec<u8>, usize)>>);
 
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(lines.write_line(b"only its beginning fits\n", 0), 0);
         disk.free(5);
         assert_eq!(lines.write_line(b"four\n", 0), 3);
-        // The report finds no room, and is made with the next line.
+        // The report does not fit, and is repeated after the next line.
         assert_eq!(lines.write_line(b"3 lost\n", 3), 0);
         assert_eq!(lines.snapshot().lines_lost, 3);
         disk.free(100);

@@ -1,12 +1,13 @@
-//! The same message again and again: let through so many times, then counted.
+//! Limits repeated messages: lets some through, and counts the rest.
 //!
-//! A message is known by the place in the source that it comes from. Of each, so many
-//! are let through within [`WINDOW`] of the first; the others are left out, and when
-//! the window is over one line says how many there were. [`RepeatLimiter`] decides, and is
-//! told the time; [`LogThrottle`] asks it for every message, and has a thread only while
-//! there is something left to be said.
+//! A message is identified by its place in the source. Within [`WINDOW`] of its first occurrence, a
+//! limited number is let through and the others are suppressed. When the window ends, one line
+//! reports how many were suppressed. [`RepeatLimiter`] decides; it gets the time as an argument.
+//! [`LogThrottle`] asks it about every message, and has a thread only while there is something to
+//! report.
 //!
-//! *Invariant:* what was left out is said, by the window's end or by [`report_suppressed`].
+//! *Invariant:* every suppressed message is reported, at the end of the window or by
+//! [`report_suppressed`].
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -20,24 +21,24 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// What it says of itself; never limited, and let through by the filter.
+/// The target of the throttle's own reports, which are never limited and always pass the filter.
 pub(super) const TARGET: &str = "fanfs::log";
 
-/// For how long messages are counted together.
+/// The time in which messages are counted together.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Of a longer message the report has the beginning.
+/// The most characters of a message that a report repeats.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// What was left out of one message.
+/// A message that was suppressed, and how often.
 #[derive(Debug, PartialEq, Eq)]
 struct Suppressed<T> {
     message: T,
     times: u64,
 }
 
-/// How often each message may be let through. There are as many of them as places in
-/// the source that log, so this does not grow.
+/// How often each message was let through. It has at most one entry for each place in the source
+/// that logs, so its size is bounded.
 struct RepeatLimiter<K, T> {
     max_per_window: u32,
     windows: HashMap<K, Window<T>>,
@@ -46,7 +47,7 @@ struct RepeatLimiter<K, T> {
 struct Window<T> {
     started: Instant,
     passed: u32,
-    /// Of this window, and of those before it that were not reported.
+    /// Suppressed in this window, and in earlier ones that are not reported yet.
     suppressed: Option<Suppressed<T>>,
 }
 
@@ -55,8 +56,8 @@ impl<K: std::hash::Hash + Eq, T> RepeatLimiter<K, T> {
         Self { max_per_window: most, windows: HashMap::new() }
     }
 
-    /// Whether a message that comes `now` is let through; `what` describes it where it
-    /// is not.
+    /// Whether a message at time `now` is let through. If it is not, `what` describes it for the
+    /// report.
     fn allows(&mut self, key: K, now: Instant, what: impl FnOnce() -> T) -> bool {
         let fresh = || Window { started: now, passed: 0, suppressed: None };
         let window = self.windows.entry(key).or_insert_with(fresh);
@@ -73,7 +74,7 @@ impl<K: std::hash::Hash + Eq, T> RepeatLimiter<K, T> {
         false
     }
 
-    /// What was left out in windows that are over, or `all` of it. It is reported once.
+    /// Takes what was suppressed in windows that are over, or in `all`. Each is returned once.
     fn take_suppressed(&mut self, now: Instant, all: bool) -> Vec<Suppressed<T>> {
         let over = |window: &&mut Window<T>| {
             let is_fresh = window.passed > 0 && window.passed < self.max_per_window;
@@ -86,7 +87,7 @@ impl<K: std::hash::Hash + Eq, T> RepeatLimiter<K, T> {
             .collect()
     }
 
-    /// When the next window with something left out is over.
+    /// The earliest end of the windows in which something was suppressed.
     fn next_window_end(&self) -> Option<Instant> {
         let waiting = self.windows.values().filter(|window| window.suppressed.is_some());
         waiting.map(|window| window.started + WINDOW).min()
@@ -104,20 +105,20 @@ type MessageLimiter = RepeatLimiter<Identifier, Message>;
 
 struct ThrottleState {
     messages: MessageLimiter,
-    /// Whether a thread waits to tell.
+    /// Whether a reporting thread runs.
     has_reporter: bool,
 }
 
-/// There is one log in a process.
+/// A process has one log.
 static STATE: OnceLock<Mutex<ThrottleState>> = OnceLock::new();
 
-/// Lets no message through more often than it may come.
+/// The tracing layer that suppresses repeated messages.
 pub(super) struct LogThrottle {
     is_on: bool,
 }
 
 impl LogThrottle {
-    /// `most` times within ten seconds; 0: always.
+    /// `most` messages in ten seconds; 0 for no limit.
     pub(super) fn new(most: u32) -> Self {
         let state = || {
             Mutex::new(ThrottleState { messages: MessageLimiter::new(most), has_reporter: false })
@@ -138,8 +139,8 @@ impl<S: Subscriber> Layer<S> for LogThrottle {
         let what = || capture_message(event, metadata);
         let is_allowed = state.messages.allows(metadata.callsite(), Instant::now(), what);
         if !is_allowed && !state.has_reporter {
-            // There is no thread before there is need of one: the daemon gives up its
-            // privileges thread by thread.
+            // The thread starts only when it is needed, because the daemon gives up its privileges
+            // while it has one thread.
             let thread =
                 std::thread::Builder::new().name("log".to_owned()).spawn(report_until_empty);
             state.has_reporter = thread.is_ok();
@@ -154,7 +155,7 @@ fn capture_message(event: &Event<'_>, metadata: &'static Metadata<'static>) -> M
     Message { level: *metadata.level(), target: metadata.target(), text: text.0 }
 }
 
-/// The message itself, without its fields.
+/// The message without its fields.
 struct MessageText(String);
 
 impl Visit for MessageText {
@@ -168,7 +169,7 @@ impl Visit for MessageText {
     }
 }
 
-/// Reports what was left out as windows end, until nothing is left to report.
+/// Reports suppressed messages as their windows end, until none are left.
 fn report_until_empty() {
     let Some(state) = STATE.get() else { return };
     loop {
@@ -186,7 +187,7 @@ fn report_until_empty() {
     }
 }
 
-/// Tells all that was left out so far.
+/// Reports all messages suppressed so far.
 pub(super) fn report_suppressed() {
     let Some(state) = STATE.get() else { return };
     let left = state.lock().messages.take_suppressed(Instant::now(), true);
@@ -213,8 +214,7 @@ fn report(Suppressed { message: what, times }: Suppressed<Message>) {
 mod tests {
     use super::*;
 
-    /// Seconds after the beginning at which each of these messages comes; which of them
-    /// are let through.
+    /// For a message at each of these times, in seconds since the start, whether it is let through.
     fn allowed(allowance: &mut RepeatLimiter<&str, ()>, t0: Instant, at: &[f64]) -> Vec<bool> {
         let allows = |at: &f64| allowance.allows("a", t0 + Duration::from_secs_f64(*at), || ());
         at.iter().map(allows).collect()

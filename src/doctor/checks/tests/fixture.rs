@@ -1,9 +1,9 @@
-//! The facts that the tests of the checks start from: a machine and its mounts with nothing
-//! wrong. The accessors reach the part of them that a test changes.
+//! The facts that the tests of the checks start from: a healthy machine with healthy mounts. The
+//! accessors reach the parts that tests change.
 
 use crate::doctor::facts::*;
 
-/// Three NFS mounts of three gateways, measured, with nothing wrong.
+/// Three healthy NFS mounts of three gateways, with measured rates.
 pub(crate) fn healthy() -> DoctorFacts {
     DoctorFacts {
         volume: None,
@@ -150,7 +150,7 @@ pub(super) fn measured(facts: &mut DoctorFacts) -> &mut MeasuredRates {
     facts.measured.as_mut().expect("measured")
 }
 
-/// A volume that is written through its second replica.
+/// A writable volume whose write replica is the second one.
 pub(super) fn written(facts: &mut DoctorFacts) {
     facts.volume = Some("v".into());
     facts.settings.writes = true;

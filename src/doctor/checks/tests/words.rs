@@ -64,7 +64,7 @@ fn what_is_said_of_replicas_that_do_not_answer() {
     assert!(two.text.ends_with("cannot be opened: Stale file handle (os error 116)"), "{two:?}");
     assert!(two.remedy.contains("umount -l /mnt/n2 and"), "{two:?}");
     assert!(three.remedy.contains("nc -z -w3 10.0.3.2 2049;"), "{three:?}");
-    // A volume's file says what has to be mounted.
+    // A volume's configuration says which replicas must be mounts.
     facts.volume = Some("v".into());
     assert_eq!(run_checks(&facts).findings.len(), 2);
 }
@@ -111,7 +111,7 @@ fn mounts_that_are_not_alike_are_named_with_what_differs() {
         nfs(f, 1).rsize = Some(512 << 10);
     });
     begins(&sizes, "rsize is 1.0 MiB of n3, 4.0 KiB of n1, 512.0 KiB of n2: ");
-    // Two servers that clamp at other sizes.
+    // Two servers that clamp to different sizes.
     assert_eq!(said(|f| nfs(f, 1).rsize = Some(512 << 10)), [""; 0]);
     assert_eq!(said(|f| (0..3).for_each(|i| nfs(f, i).rsize = Some(4096))), [""; 0]);
 }

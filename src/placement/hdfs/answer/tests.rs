@@ -21,7 +21,7 @@ fn three() -> Vec<(u64, u64, Vec<&'static str>)> {
     ]
 }
 
-/// The nodes in no order: the NameNode shuffles them for every answer.
+/// The chunks with their nodes sorted: the NameNode shuffles them for every answer.
 fn sorted(map: &ChunkMap) -> Vec<(u64, u64, Vec<&str>)> {
     let mut chunks = list(map);
     chunks.iter_mut().for_each(|chunk| chunk.2.sort_unstable());

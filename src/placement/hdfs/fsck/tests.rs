@@ -154,7 +154,7 @@ async fn the_command_is_run_and_its_errors_name_no_file() {
     assert_eq!(error, "sh failed (exit status: 255): java.net.ConnectException");
     let error = fsck("echo $1 >&2; exit 1").locate(&query).await.unwrap_err().to_string();
     assert_eq!(error, "sh failed (exit status: 1): run it by hand to see why");
-    // A bad block makes it end with 1; what it says of the others counts.
+    // fsck exits with 1 for a bad block; its output about the other blocks counts.
     let bad = format!("{answering}; exit 1");
     assert_eq!(list(&fsck(&bad).locate(&query).await.unwrap()), list(&map));
     let error = fsck(&format!("{answering}; exit 2")).locate(&query).await.unwrap_err();

@@ -15,8 +15,8 @@ const BLOCKS: &str = r#"{"BlockLocations":{"BlockLocation":[{"offset":0,"length"
 const LOCATED: &str = r#"{"LocatedBlocks":{"locatedBlocks":[{"block":{"numBytes":10},"isCorrupt":false,"locations":[{"hostName":"node2","name":"10.0.0.2:9866"}],"startOffset":0}]}}"#;
 const LONG: Duration = Duration::from_secs(20);
 
-/// A NameNode that answers every request by `answer` of its first line. It goes
-/// with the test's process; the lines asked are received.
+/// A NameNode that answers every request with `answer` of the request's first line. It lives as
+/// long as the test's process. The receiver gets the first lines.
 fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -47,7 +47,7 @@ fn reply(
     stream.write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes())
 }
 
-/// A NameNode that takes connections and says nothing.
+/// A NameNode that accepts connections and never answers.
 fn hang() -> (String, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     (format!("http://{}", listener.local_addr().unwrap()), listener)
@@ -120,7 +120,7 @@ async fn a_name_node_that_hangs_costs_no_more_than_the_limit() {
     let start = Instant::now();
     assert!(matches!(error(&web(&[&hanging], limit)).await, PlacementError::TimedOut(_)));
     assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
-    // Its share is half; the other one answers in the rest.
+    // The hung NameNode's share is half; the other one answers in the rest.
     let (active, _) = serve(|_| (200, BLOCKS.to_owned()));
     assert_eq!(nodes(&web(&[&hanging, &active], Duration::from_secs(8))).await, ["node1"]);
 }
@@ -148,7 +148,7 @@ async fn an_old_name_node_is_asked_the_old_question() {
         let web = web(&[&url], LONG);
         assert_eq!(nodes(&web).await, ["node2"]);
         assert_eq!(nodes(&web).await, ["node2"]);
-        // The new question is put once.
+        // The new operation is tried once.
         assert_eq!(asked.try_iter().count(), 3);
     }
     let (url, _) = serve(|_| (501, String::new()));
