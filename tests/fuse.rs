@@ -23,5 +23,6 @@ mod placement;
 mod progress;
 mod silence;
 mod small;
+mod starts;
 mod targets;
 mod writes;

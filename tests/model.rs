@@ -16,6 +16,8 @@ use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::volume::ReplicaMap;
 use proptest::prelude::*;
 
+use crate::processes;
+
 /// What a name in the model stands for.
 #[derive(Clone, Debug)]
 enum Node {
@@ -245,6 +247,6 @@ proptest! {
             prop_assert!(gauges.buffer_memory <= gauges.buffer_budget);
         }
         drop(run);
-        mount.stop().unwrap();
+        processes::stop(mount).unwrap();
     }
 }

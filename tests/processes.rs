@@ -1,23 +1,84 @@
-//! How tests that share a process start programs.
+//! How tests that share a process start programs, and end mounts.
 //!
-//! A new process has copies of all files that its parent has open, until exec(2) closes them.
-//! For a file on a mount that sends a flush, for which exec(2) waits; and a lock of a file
-//! lasts as long as any copy. So no program starts while a test holds [`no_start`]'s guard.
-//! tests/tidy.rs checks that nothing else starts programs there.
+//! A new process has copies of all open files of its parent until execve(2) closes them. Two
+//! things must not happen in that time:
+//!
+//! - A test takes or gives up a lock: a lock lasts as long as any copy of its file.
+//! - A mount ends. The new process may have a file of the mount and the mount's /dev/fuse.
+//!   To close the file it sends a flush, which the ended daemon does not answer, and waits
+//!   forever: its own copy of /dev/fuse keeps the connection alive.
+//!
+//! So a program starts only while no other thread has the guard of [`no_start`], and
+//! [`Command::spawn`] returns when the new process has closed its copies. tests/tidy.rs checks
+//! that tests on mounts start programs and end mounts only through this file.
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{self, Child, ExitStatus, Output, Stdio};
+use std::time::Duration;
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use fanfs::daemon::Mount;
+use fanfs::fuse::MountError;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Resource, getrlimit};
 
 static STARTS: RwLock<()> = RwLock::new(());
 
-/// No program is started while this is held. The holder must not start one.
+/// How long a new process may take to close its copies.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// No program starts while the caller has the guard. The caller must not start one.
 pub(crate) fn no_start() -> RwLockReadGuard<'static, ()> {
-    STARTS.read()
+    STARTS.read_recursive()
+}
+
+/// For a test whose daemon starts programs itself: the caller has the guard until these
+/// programs run. It must not start a program or end a mount.
+pub(crate) fn daemon_starts() -> RwLockWriteGuard<'static, ()> {
+    STARTS.write()
+}
+
+/// Unmounts while no program starts.
+pub(crate) fn stop(mount: Mount) -> Result<(), MountError> {
+    let _no_start = no_start();
+    mount.stop()
+}
+
+/// Shows when a new process has closed its copies of this process's files: a pipe whose write
+/// end is the last descriptor that execve(2) closes, because it closes them in ascending order.
+struct Copies {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Copies {
+    fn new() -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        // Tests have fewer files open. A higher number costs more: the kernel copies the table.
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let last = limit.min(4096) as i32 - 8;
+        Ok(Self { read, write: fcntl_dupfd_cloexec(write, last)? })
+    }
+
+    /// Waits until only this process has its files.
+    fn wait_until_closed(self) {
+        drop(self.write);
+        let mut end = [PollFd::new(&self.read, PollFlags::IN)];
+        let limit = Timespec::try_from(PATIENCE).unwrap();
+        let ended = loop {
+            match poll(&mut end, Some(&limit)) {
+                Err(Errno::INTR) => {}
+                ended => break ended.unwrap(),
+            }
+        };
+        assert_eq!(ended, 1, "a new process waits to close a file: does a mount of a test hang?");
+    }
 }
 
 /// [`process::Command`], started as above.
@@ -74,13 +135,16 @@ impl Command {
         self
     }
 
-    /// Returns when the program runs, and has closed what it does not need.
+    /// Returns when the program runs and has closed its copies of this process's files.
     pub(crate) fn spawn(&mut self) -> io::Result<Child> {
         let _alone = STARTS.write();
-        self.command.spawn()
+        let copies = Copies::new()?;
+        let child = self.command.spawn();
+        copies.wait_until_closed();
+        child
     }
 
-    /// With nothing to read, unless it was given something.
+    /// Standard input is empty unless [`Command::stdin`] set another one.
     pub(crate) fn output(&mut self) -> io::Result<Output> {
         if !self.has_stdin {
             self.stdin(Stdio::null());

@@ -319,9 +319,10 @@ fn there_are_no_import_circles() {
     assert!(imports.is_empty(), "{}", report(places));
 }
 
-/// In a process with mounts, tests start programs only through tests/processes.rs.
+/// In a process with mounts, tests start programs and end mounts only through
+/// tests/processes.rs.
 #[test]
-fn tests_on_mounts_start_programs_in_one_way() {
+fn tests_on_mounts_start_programs_and_end_mounts_in_one_way() {
     let tests = sources::texts_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
     let on_mounts = |path: &str| {
         matches!(path, "check.rs" | "model.rs" | "fuse.rs" | "posix.rs")
@@ -338,5 +339,6 @@ fn tests_on_mounts_start_programs_in_one_way() {
             None => used.starts_with("Command"),
         });
         assert!(!starts, "tests/{path} starts a program; use crate::processes::Command");
+        assert!(!code.contains(".stop()"), "tests/{path} ends a mount; use processes::stop");
     }
 }

@@ -89,7 +89,7 @@ fn work(command: &str) -> Work {
             let text = text.replace("mode = \"shared\"\n", "mode = \"shared\"\naccess = \"rw\"\n");
             fs::write(room.path("rw.toml"), &text).unwrap();
             let args = ["bench", "rw.toml", "--make", "16MiB", "--rounds", "50"];
-            let small = ["--block", "64KiB", "--random-block", "4KiB"];
+            let small = ["--block", "64KiB", "--random-block", "4KiB", "--deadline", "1min"];
             let args = args.into_iter().chain(small).collect();
             let ended = |room: &Room| {
                 let left = fs::read_dir(room.path("tree")).unwrap().count();

@@ -136,7 +136,7 @@ fn a_sparse_file_is_not_the_sample() {
     assert_eq!(report["facts"]["measured"]["file"], "data");
     assert_eq!(report["facts"]["measured"]["size"], 16 * MIB);
     let args = ["bench", "v.toml", "--json", "--seconds", "1", "--rounds", "1", "--readers", "1"];
-    let small = ["--block", "64KiB", "--random-block", "4KiB"];
+    let small = ["--block", "64KiB", "--random-block", "4KiB", "--deadline", "1min"];
     let output = room.fanfs(&[&args[..], &small].concat()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -93,8 +93,10 @@ type Way = (&'static str, fn(&File), fn(File) -> Option<File>);
 /// gets sooner shows that it was woken; a busy machine only takes more tries.
 #[test]
 fn a_waiter_is_woken_when_a_lock_is_given_up_here() {
+    // Waits: the file that the round before closed may still have its lock, because the kernel
+    // reports the last close after close(2) returned.
     fn set(file: &File, kind: i32) {
-        fcntl(file, FcntlArg::F_SETLK(&range(kind))).unwrap();
+        fcntl(file, FcntlArg::F_SETLKW(&range(kind))).unwrap();
     }
     fn lock(file: &File) {
         flock(file, FlockOperation::LockExclusive).unwrap();

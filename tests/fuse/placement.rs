@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 use crate::machine::attempts;
+use crate::processes::daemon_starts;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
@@ -175,6 +176,7 @@ fn a_provider_that_hangs_delays_neither_reads_nor_the_unmount() {
     let line = format!("echo $$ > {}; exec sleep 600", mark.display());
     let more = exec(&line) + "timeout = \"60s\"\n";
     let rig = mount(room, &Setup { more, ..Setup::default() });
+    let starting = daemon_starts();
     let started = Instant::now();
     let file = File::open(rig.at("f")).unwrap();
     read_on(&file, &content, 0..MIB);
@@ -182,6 +184,7 @@ fn a_provider_that_hangs_delays_neither_reads_nor_the_unmount() {
     assert!(took < PATIENCE, "the first read took {took:?}");
     let pid = || fs::read_to_string(&mark).ok()?.trim().parse::<u32>().ok();
     rig.eventually("it is asked", |status| status.placement.asking == 1 && pid().is_some());
+    drop(starting);
     read_on(&file, &content, MIB..content.len());
     let status = rig.status();
     assert_eq!((status.placement.asking, status.placement.answers), (1, 0));
@@ -207,9 +210,11 @@ fn a_provider_that_fails_or_prints_garbage_is_counted_and_reads_go_on() {
     ] {
         let (room, content) = with_file(8 * MIB);
         let rig = mount(room, &Setup { more: exec(line), ..Setup::default() });
+        let starting = daemon_starts();
         read_on(&File::open(rig.at("f")).unwrap(), &content, 0..content.len());
         let failed = |s: &Status| s.placement.failures > 0 && s.placement.asking == 0;
         let status = rig.eventually(expected, failed);
+        drop(starting);
         assert_eq!(status.counters.read_errors, 0);
         let failing = status.placement.failing.unwrap();
         assert!(failing.contains(expected), "{failing}");

@@ -13,7 +13,7 @@ use fanfs::status::Status;
 use fanfs::volume::{ReplicaId, ReplicaMap};
 use tempfile::TempDir;
 
-use crate::processes::Command;
+use crate::processes::{self, Command};
 use crate::recorder::{Call, Hold, Record, Recorded, View};
 
 /// How long a test waits for a condition that comes at once on an idle machine. Shorter
@@ -123,7 +123,7 @@ fn start(config: config::Config, backends: ReplicaMap<Arc<dyn Backend>>, room: &
 impl Rig {
     /// Unmounts and mounts the same trees again.
     pub(crate) fn again(mut self) -> Self {
-        self.mount.take().unwrap().stop().unwrap();
+        processes::stop(self.mount.take().unwrap()).unwrap();
         let config = config::parse(&self.text, Path::new("test")).unwrap();
         self.mount = Some(start(config, self.backends.clone(), self.room.path()));
         self
@@ -132,7 +132,7 @@ impl Rig {
     /// Unmounts, and says how long that took.
     pub(crate) fn end(mut self) -> Duration {
         let started = Instant::now();
-        self.mount.take().unwrap().stop().unwrap();
+        processes::stop(self.mount.take().unwrap()).unwrap();
         started.elapsed()
     }
 
@@ -250,7 +250,7 @@ impl Drop for Rig {
         }
         self.let_go();
         if let Some(mount) = self.mount.take() {
-            let ended = mount.stop();
+            let ended = processes::stop(mount);
             if !std::thread::panicking() {
                 ended.unwrap();
             }
