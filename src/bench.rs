@@ -6,8 +6,8 @@
 //! one [`Load`]. [`plan`] decides which passes there are, their order, and the part of the file
 //! that each reads. [`pass`] carries out one pass. [`runner`] carries out all of them, over its own
 //! mounts ([`scratch_mount`]). [`results`] turns them into rows. [`table`] prints the rows; with
-//! the cargo feature `plots`, `plot` and `html_report` draw them. [`fio`] writes each pass as a job
-//! for fio(1).
+//! the cargo feature `plots`, `plot` and `html_report` draw them. [`host`] says when and where the
+//! run was. [`fio`] writes each pass as a job for fio(1).
 //!
 //! *Invariants:* figures that are compared come from the same round, with the same number of
 //! readers, the same block size and the same limit on bytes. No pass reads a byte twice. A hung
@@ -15,6 +15,7 @@
 //! [`runner::run`] returns, whatever its result.
 
 pub mod fio;
+mod host;
 #[cfg(feature = "plots")]
 pub mod html_report;
 mod pass;

@@ -133,7 +133,7 @@ impl Drop for RaisedCapabilities {
         });
         if let Err(error) = lowered {
             // The kernel never refuses to lower capabilities.
-            tracing::error!(%error, "a capability stays raised");
+            tracing::error!(%error, "a thread cannot drop a capability");
         }
     }
 }
@@ -172,7 +172,7 @@ impl Drop for LoweredCapabilities {
         });
         if let Err(error) = restored {
             // The kernel never refuses a permitted capability.
-            tracing::error!(%error, "a capability stays lowered");
+            tracing::error!(%error, "a thread cannot regain a capability");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The commands, one file each, and what they have in common: how arguments are
-//! read and how errors leave the program.
+//! The commands, one file each, and the code that they share: it parses the arguments and
+//! prints errors.
 //!
-//! *Invariant:* an error is one line on standard error that names what is wrong
-//! and where. The exit status is 2 for usage and configuration, 1 for the rest,
-//! 3 where `fanfs verify` found a difference.
+//! *Invariant:* an error is one line on standard error that names the problem and its place.
+//! The exit status is 2 for usage and configuration, 3 if `fanfs verify` found a difference,
+//! and 1 for all other failures.
 
 mod bench;
 mod cancellation;
@@ -39,8 +39,7 @@ use clap::{Parser, Subcommand};
 
 use cancellation::{CancelPolicy, Cancellation};
 
-/// One mount point over N mounts of the same data: one reader gets the sum of
-/// their bandwidth.
+/// Mount N paths to the same data as one, and read at the sum of their bandwidth
 #[derive(Parser)]
 #[command(
     name = "fanfs",
@@ -49,28 +48,28 @@ use cancellation::{CancelPolicy, Cancellation};
     subcommand_required = true,
     arg_required_else_help = true,
     after_help = "\
-Start here:
-  fanfs demo                                see it work, on replicas that it makes itself
+Get started:
+  fanfs demo                                see it work on replicas that it creates itself
   fanfs init /mnt/n1 /mnt/n2 --output /etc/fanfs/genomes.toml
-  fanfs check genomes                       look at the replicas before mounting
-  fanfs doctor genomes                      what holds reads back, and what mends it
-  fanfs mount genomes /genomes              genomes: short for /etc/fanfs/genomes.toml
-  fanfs status /genomes                     what its replicas are doing
-  fanfs top /genomes                        watch it work
-  fanfs explain /genomes/large.file         where its chunks are, and what rate to expect
-  fanfs trace /genomes                      each read, its segments and replicas
-  fanfs reload /genomes                     after its configuration was changed
-  fanfs upgrade /genomes                    after a newer fanfs was installed
-  fanfs umount /genomes                     and wait for its daemon to end
+  fanfs check genomes                       check the configuration and the replicas
+  fanfs doctor genomes                      find what slows reads down, and how to fix it
+  fanfs mount genomes /genomes              genomes is short for /etc/fanfs/genomes.toml
+  fanfs status /genomes                     show what its replicas are doing
+  fanfs top /genomes                        watch its replicas, files and readers
+  fanfs explain /genomes/large.file         show where its chunks are, and the rate to expect
+  fanfs trace /genomes                      show each read, its segments and replicas
+  fanfs reload /genomes                     apply a changed configuration
+  fanfs upgrade /genomes                    switch to a newly installed fanfs
+  fanfs umount /genomes                     unmount it, and wait for its daemon to end
   fanfs verify genomes                      compare the replicas with each other
-  fanfs bench genomes                       what the replicas give, alone and through fanfs
+  fanfs bench genomes                       measure the replicas, alone and through fanfs
 
 In /etc/fstab:
   genomes  /genomes  fanfs  ro,allow_other,_netdev  0 0
 
 Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 3 the replicas differ.
-A volume's configuration is described in fanfs.toml(5) and docs/CONFIGURATION.md; $FANFS_LOG sets
-what is logged."
+fanfs.toml(5) and docs/CONFIGURATION.md describe a volume's configuration. $FANFS_LOG selects the
+log messages."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -79,18 +78,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write a volume's configuration for mounts that there are, or list such mounts
+    /// Write the configuration of a volume for existing mounts, or list such mounts
     Init(init::Args),
-    /// Mount a volume; returns when the mount answers
+    /// Mount a volume, and return when the mount answers
     Mount(mount::Args),
-    /// Unmount a volume and wait for its daemon to end
+    /// Unmount a volume, and wait for its daemon to end
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
-    /// Go on with a mounted volume's configuration as it is now; nothing that is open is lost
+    /// Apply a changed configuration to a mounted volume; open files stay open
     Reload(reload::Args),
-    /// Have a mounted volume served by this program from now on; nothing that is open is lost
+    /// Switch a mounted volume to another fanfs program; open files stay open
     Upgrade(upgrade::Args),
-    /// Validate a volume's configuration and look at its replicas
+    /// Check a volume's configuration and its replicas
+    #[command(after_help = check::HELP)]
     Check {
         /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
         #[arg(value_hint = clap::ValueHint::AnyPath)]
@@ -99,29 +99,29 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Say what holds reads back, in the order of what it costs, and what mends it
+    /// Find what slows reads down, the most costly problem first, and how to fix it
     Doctor(doctor::Args),
     /// Show what mounted volumes and their replicas are doing
     Status(status::Args),
-    /// Watch a mounted volume at work: replicas, files, readers
+    /// Watch the replicas, files and readers of a mounted volume
     Top(top::Args),
-    /// Show where a file's chunks are, what rate to expect, and what would improve it
+    /// Show where a file's chunks are, what rate to expect, and how to improve it
     Explain(explain::Args),
-    /// Show what becomes of each read: its segments, their replicas, how long it took
+    /// Show each read: its segments, the replicas that served them, and its latency
     Trace(trace::Args),
-    /// Compare a volume's replicas with each other, and list what differs
+    /// Compare a volume's replicas with each other, and list the differences
     Verify(verify::Args),
-    /// Measure what the replicas give, alone, all at once and through fanfs
+    /// Measure a volume's replicas alone, all at once, and through fanfs
     Bench(bench::Args),
     /// Simulate a cluster and its readers, and compare fanfs with simpler policies
     Simulate(simulate::Args),
-    /// Make rate-limited replicas, mount them and read one file through one, two and all of them
+    /// Create rate-limited replicas, and read a file through 1, 2 and all of them
     Demo(demo::Args),
-    /// Write manual pages, shell completions, the volume file's schema, or units for systemd
+    /// Write man pages, shell completions, the configuration's schema, systemd units
     Generate(generate::Args),
 }
 
-/// What a command ends with, and why; a status above 128 is a signal's number and 128.
+/// The exit statuses and their meanings. A status above 128 is 128 plus a signal's number.
 const EXIT_STATUS: &[(u8, &str)] = &[
     (0, "done"),
     (1, "failed"),
@@ -130,7 +130,7 @@ const EXIT_STATUS: &[(u8, &str)] = &[
     (130, "interrupted"),
 ];
 
-/// Why a command failed, as it leaves the program.
+/// Why a command failed; it decides the exit status.
 pub(crate) enum Failure {
     /// Wrong usage or configuration: exit status 2.
     Usage(String),
@@ -147,15 +147,15 @@ impl Failure {
         Self::Failed(error.to_string())
     }
 
-    /// `what` needs a cargo feature that this program was built without.
+    /// The failure of `what`, which needs a cargo feature that this program was built without.
     #[cfg(not(all(feature = "top", feature = "plots")))]
     fn not_built(what: &str, feature: &str) -> Self {
         Self::Usage(format!(
-            "{what} is not possible: this fanfs was built without it (cargo feature `{feature}`)"
+            "{what} is not available: this fanfs was built without the cargo feature `{feature}`"
         ))
     }
 
-    /// Its text, on one line.
+    /// The text of the failure, on one line.
     fn text(&self) -> String {
         let (Self::Usage(text) | Self::Failed(text)) = self;
         printable(&text.lines().map(str::trim).collect::<Vec<_>>().join(" "))
@@ -171,7 +171,7 @@ impl Failure {
 
 type CommandResult = Result<ExitCode, Failure>;
 
-/// Runs the program with these arguments, the program's name first.
+/// Runs the program with these arguments; the first one is the program's name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
     let outcome = match mount_helper::detect_helper_call(&args) {
         Some(helper) => helper.run(),
@@ -191,7 +191,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 }
 
 impl Command {
-    /// How the command ends when its reader or its terminal goes away.
+    /// How the command ends when its reader or its terminal is gone.
     fn cancel_policy(&self) -> CancelPolicy {
         match self {
             // These change something in bounded time, or are daemons.
@@ -243,7 +243,7 @@ fn run(command: Command) -> CommandResult {
     }
 }
 
-/// clap's errors have a paragraph each; ours have a line.
+/// Puts an error of clap, which has several paragraphs, on one line.
 fn usage_failure(error: &clap::Error) -> CommandResult {
     if !error.use_stderr()
         || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
@@ -263,27 +263,27 @@ fn usage_failure(error: &clap::Error) -> CommandResult {
     Err(Failure::Usage(line))
 }
 
-/// Prints `text`, a command's result, to standard output. A reader that has gone
-/// (`fanfs status | head`) is no failure.
+/// Prints `text`, a command's result, to standard output. A reader that closes early
+/// (`fanfs status | head`) is not a failure.
 fn print_result(text: &str) -> CommandResult {
     cancellation::write_result(text).map_err(Failure::failed)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `text` with its control characters escaped: a name of a file or a mount must not steer a
-/// terminal, nor break a line.
+/// `text` with its control characters escaped: the name of a file or a mount must not control
+/// the terminal or break a line.
 fn printable(text: &str) -> String {
     crate::config::Escaped(text).to_string()
 }
 
-/// `value` as JSON for people and programs.
+/// `value` as indented JSON with a final newline.
 fn to_json(value: &impl serde::Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
     Ok(json + "\n")
 }
 
-/// An absolute form of `path` that does not touch the file system, for places
-/// that may hang or be dead.
+/// Makes `path` absolute without touching the file system: a mount on the path may hang or be
+/// dead.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -185,7 +185,7 @@ pub fn runtime_dir() -> PathBuf {
 /// `$FANFS_RUNTIME_DIR` is relative. The processes of a mount have different working
 /// directories, so it would name several directories.
 #[derive(Debug, thiserror::Error)]
-#[error("FANFS_RUNTIME_DIR is {}, which is relative; give it from /", .0.display())]
+#[error("FANFS_RUNTIME_DIR is {}, a relative path; set it to an absolute one", .0.display())]
 pub struct RelativeRuntimeDir(PathBuf);
 
 /// Checks that `$FANFS_RUNTIME_DIR` can be used as [`runtime_dir`].
@@ -227,7 +227,7 @@ pub fn make_runtime_dir() -> io::Result<PathBuf> {
     let meta = std::fs::symlink_metadata(&dir)?;
     let owner = std::os::unix::fs::MetadataExt::uid(&meta);
     if !meta.is_dir() || owner != geteuid().as_raw() {
-        return Err(io::Error::other("not a directory of this user"));
+        return Err(io::Error::other("not a directory that this user owns"));
     }
     std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700))?;
     Ok(dir)
@@ -351,7 +351,7 @@ async fn accept_loop(listener: UnixListener, answer: Arc<RequestHandler>, open: 
                     let _room = room;
                     let _connection = connection;
                     if let Err(error) = serve_peer(stream, &*answer, &peers).await {
-                        tracing::debug!(%error, "a control request failed");
+                        tracing::debug!(%error, "a request on the control socket failed");
                     }
                 };
                 if out_of_descriptors {

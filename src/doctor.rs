@@ -22,7 +22,7 @@ mod measure;
 mod network;
 mod tcp_info;
 
-pub use checks::{CheckReport, CheckResult, CheckStatus, Finding, run_checks};
+pub use checks::{CheckReport, CheckResult, CheckStatus, Finding, FindingText, run_checks};
 pub use collect::{DoctorOptions, examine};
 pub use facts::{
     DoctorFacts, ExaminedReplica, MachineFacts, MeasuredRates, NetworkInterface, NfsFacts,

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn three_copies_on_three_replicas_give_the_sum() {
+    fn three_copies_on_three_replicas_reach_the_sum_of_bandwidths() {
         let e = explained(3, 3);
         assert!(e.expected_rate > 0.95 * 741e6, "{}", e.expected_rate);
         assert!(e.replicas.iter().all(|r| (r.planned - 1.0 / 3.0).abs() < 0.05));
@@ -302,36 +302,36 @@ mod tests {
     }
 
     #[test]
-    fn one_copy_on_one_node_is_said_to_be_the_limit() {
+    fn one_copy_on_one_node_is_reported_as_the_limit() {
         let e = explained(1, 3);
         assert!(e.expected_rate < 0.75 * 741e6, "{}", e.expected_rate);
         let all = e.findings.join("\n");
         assert!(all.contains("all 40 chunks have their first copy on n1"), "{all}");
-        assert!(all.contains("r2") && all.contains("holds none"), "{all}");
+        assert!(all.contains("nodes of r2 (on n2) and r3 (on n3)"), "{all}");
         let higher = e.improvements.iter().find(|i| i.what.contains("replication"));
         assert!(higher.is_some_and(|i| i.gain > 1.3), "{:?}", e.improvements);
     }
 
     #[test]
-    fn a_node_with_data_and_no_replica_is_worth_a_mount() {
+    fn a_replica_on_a_node_with_chunks_is_an_improvement() {
         let e = explained(3, 2);
         let third = e.improvements.iter().find(|i| i.what.contains("a replica on n3"));
         assert!(third.is_some_and(|i| i.gain > 1.3), "{:?}", e.improvements);
     }
 
     #[test]
-    fn without_placement_every_replica_is_as_good_as_another() {
+    fn without_placement_all_replicas_are_used() {
         let mut facts = facts(3, 3);
         facts.regions.clear();
         facts.provider = "none".into();
         let e = explain(&facts, Instant::now());
         assert_eq!(e.chunks, 0);
         assert!(e.expected_rate > 0.95 * 741e6, "{}", e.expected_rate);
-        assert!(e.findings[0].contains("nobody is asked"), "{:?}", e.findings);
+        assert!(e.findings[0].contains("no placement provider"), "{:?}", e.findings);
     }
 
     #[test]
-    fn a_file_without_bytes_is_explained_too() {
+    fn an_empty_file_is_explained() {
         let mut facts = facts(1, 1);
         facts.size = 0;
         facts.regions.clear();

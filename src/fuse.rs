@@ -173,7 +173,8 @@ impl Session {
         match now == *agreed {
             true => Ok(ResumableSession(prepared)),
             false => Err(io::Error::other(
-                "it would agree on something else with the kernel than was agreed on when this was mounted; unmount and mount again",
+                "the new daemon needs other FUSE parameters than the mount; unmount and mount \
+                 again",
             )),
         }
     }
@@ -287,9 +288,9 @@ impl Session {
     /// The error of reading from the FUSE device.
     pub fn join(&mut self) -> io::Result<()> {
         match self.threads.take() {
-            Some(threads) => {
-                threads.join().unwrap_or_else(|_| Err(io::Error::other("a FUSE thread panicked")))
-            }
+            Some(threads) => threads.join().unwrap_or_else(|_| {
+                Err(io::Error::other("a FUSE thread panicked; this is a bug in fanfs"))
+            }),
             None => Ok(()),
         }
     }

@@ -108,7 +108,7 @@ pub(crate) fn fork_launcher() -> io::Result<()> {
         std::thread::sleep(Duration::from_millis(1));
     }
     if !is_single_threaded()? {
-        return Err(io::Error::other("there is more than one thread already"));
+        return Err(io::Error::other("the process already has more than one thread"));
     }
     let kind = SocketType::SEQPACKET;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
@@ -140,7 +140,9 @@ pub(crate) fn launch(
     args: Vec<OsString>,
     stdin: BorrowedFd<'_>,
 ) -> io::Result<ChildProcess> {
-    let launcher = LAUNCHER.get().ok_or_else(|| io::Error::other("no launcher was prepared"))?;
+    let launcher = LAUNCHER
+        .get()
+        .ok_or_else(|| io::Error::other("the process that starts programs is not running"))?;
     launcher.lock().launch(program, args, stdin, LAUNCH_TIMEOUT)
 }
 
@@ -152,7 +154,9 @@ impl Launcher {
         stdin: BorrowedFd<'_>,
         within: Duration,
     ) -> io::Result<ChildProcess> {
-        let gone = |_| io::Error::other("the process that starts programs has ended; mount again");
+        let gone = |_| {
+            io::Error::other("the process that starts programs has ended; unmount and mount again")
+        };
         self.last_request += 1;
         let at = std::env::current_dir().unwrap_or_else(|_| "/".into()).into_os_string();
         let request =
@@ -184,7 +188,7 @@ fn to_child_process(came: LaunchResult, process: Option<OwnedFd>) -> io::Result<
         (Ok(pid), Some(process)) => Ok(ChildProcess { pid, pidfd: process }),
         (Err((Some(errno), _)), _) => Err(io::Error::from_raw_os_error(errno)),
         (Err((None, why)), _) => Err(io::Error::other(why)),
-        (Ok(_), None) => Err(io::Error::other("no process came along")),
+        (Ok(_), None) => Err(io::Error::other("the launcher sent no process descriptor")),
     }
 }
 

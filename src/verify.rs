@@ -85,7 +85,7 @@ pub struct VerifyOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
     /// No replica that answers has the path.
-    #[error("{0}: no replica has it")]
+    #[error("{0}: no replica has this path")]
     NoSuchPath(String),
     /// Fewer than two replicas can be read.
     #[error("fewer than two replicas can be compared{0}")]

@@ -208,7 +208,7 @@ fn a_directory_that_nothing_is_mounted_on_is_an_error() {
         let report = check(VolumeMode::Shared, &[&a, &b, &scratch.join("nowhere")], LIMIT);
         let errors = errors(&report);
         assert_eq!(errors.len(), 2, "{errors:?}");
-        assert!(errors.iter().any(|text| text.contains("nowhere does not exist")), "{errors:?}");
+        assert!(errors.iter().any(|text| text.contains("nowhere) does not exist")), "{errors:?}");
         assert!(errors.iter().any(|text| text.contains("mount it: `mount ")), "{errors:?}");
     });
 }
@@ -246,7 +246,7 @@ fn the_report_is_an_aligned_table_and_json() {
     let text = report.to_string();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[2].find("NODE"), lines[3].find("localhost"), "{text}");
-    assert!(lines.last().is_some_and(|line| line.starts_with("error: gone: ")), "{text}");
+    assert!(lines.last().is_some_and(|line| line.starts_with("error: replica gone (")), "{text}");
     let json = serde_json::to_value(&report).expect("serializes");
     assert_eq!(json["mode"], "shared");
     assert_eq!(json["replicas"][0]["state"], "absent");
@@ -285,10 +285,13 @@ fn read_only_replicas_of_a_writable_volume_are_named() {
         let one = report(Access::ReadWrite);
         assert_eq!(errors(&one), [""; 0]);
         let [text] = warnings(&one)[..] else { panic!("not one warning: {one}") };
-        assert!(text.starts_with("b: mounted read-only, and the volume is access"), "{text}");
+        assert!(
+            text.starts_with("replica b (") && text.contains(" is mounted read-only"),
+            "{text}"
+        );
         read_only(&paths[0]).expect("remount");
         let both = report(Access::ReadWrite);
-        assert!(errors(&both)[0].starts_with("a: "), "{both}");
+        assert!(errors(&both)[0].starts_with("replica a ("), "{both}");
         assert_eq!(warnings(&both).len(), 1, "{both}");
         let reads = report(Access::ReadOnly);
         assert_eq!((errors(&reads), warnings(&reads)), (vec![], vec![]));
@@ -307,7 +310,7 @@ fn copies_over_three_paths_to_one_tree_are_named() {
         let [a, b, c] = &paths;
         let report = check(VolumeMode::Copies, &[a, b, c], LIMIT);
         let [text] = warnings(&report)[..] else { panic!("not one warning: {report}") };
-        assert!(text.starts_with("a, b and c seem to be paths to one tree"), "{text}");
+        assert!(text.starts_with("replicas a, b and c appear to be one directory tree"), "{text}");
         assert_eq!(warnings(&check(VolumeMode::Shared, &[a, b, c], LIMIT)), [""; 0]);
         // Two trees with the same content.
         let copy = tmpfs(scratch.join("copy"));

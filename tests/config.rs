@@ -1,5 +1,5 @@
-//! The configuration from outside: what the example files come to, and what
-//! malformed ones are told ([`refusals`], word for word).
+//! The configuration through its public interface: the values of the example files, and the exact
+//! errors of malformed files ([`refusals`]).
 
 mod placement;
 mod refusals;
@@ -23,7 +23,7 @@ fn parse(text: &str) -> Result<Config, String> {
     config::parse(text, Path::new("v.toml")).map_err(|error| error.to_string())
 }
 
-/// A valid volume with `more` after it, on line 6 and below.
+/// A valid volume, followed by `more` from line 6 on.
 fn with(more: &str) -> String {
     format!("[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\npath = '/a'\n{more}")
 }
@@ -206,7 +206,7 @@ fn the_limits_themselves_are_accepted() {
     assert!(parse(&long_name.replace("nn\"", "nnn\"")).is_err());
 }
 
-/// What `[placement]` takes for certain providers only, and `[[affinity]]`.
+/// Keys of `[placement]` that only some providers use, and of `[[affinity]]`.
 const PROVIDERS_OWN: [&str; 11] = [
     "root",
     "aliases",
@@ -221,8 +221,7 @@ const PROVIDERS_OWN: [&str; 11] = [
     "node = ",
 ];
 
-/// The example's text with what is commented out switched on, but for the keys
-/// in `except`.
+/// The example with all commented-out keys enabled, except the keys in `except`.
 fn uncommented(except: &[&str]) -> String {
     let is_key =
         |line: &str| line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ");
@@ -267,7 +266,7 @@ fn a_file_that_cannot_be_read_is_refused_in_one_line() {
     );
     assert_eq!(
         refusal("", None),
-        "/: cannot be read: Is a directory (os error 21); give the file in it"
+        "/: cannot be read: Is a directory (os error 21); name a file in it"
     );
     assert_eq!(
         refusal("latin1.toml", Some(b"[volume]\nname = 'caf\xe9'\n")),
@@ -275,7 +274,7 @@ fn a_file_that_cannot_be_read_is_refused_in_one_line() {
     );
     assert_eq!(
         refusal("big.toml", Some(&b"#".repeat((1 << 20) + 1))),
-        "/big.toml: is larger than 1MiB; give fanfs the volume's configuration, a TOML file"
+        "/big.toml: is larger than 1MiB; use a volume's configuration file (TOML)"
     );
     assert_eq!(
         refusal("line\nbreak.toml", Some(b"[reed]\n")),
@@ -291,7 +290,7 @@ fn a_file_is_read_as_its_text_is_parsed() {
     assert_eq!(config::load(&path).unwrap(), config::parse(EXAMPLE, &path).unwrap());
 }
 
-/// A value as it might be written after `key = `, valid or not.
+/// A text after `key = `, valid or not.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         "[\"'\\[{]{0,2}\\PC{0,12}[\"'\\]}]{0,2}",
@@ -331,7 +330,7 @@ proptest! {
     }
 }
 
-/// Parses `text`, and checks that a refusal is one line that names the file.
+/// Parses `text`, and checks that an error is one line that names the file.
 fn one_line(text: &str) -> Result<(), TestCaseError> {
     if let Err(error) = parse(text) {
         prop_assert!(error.starts_with("v.toml:"), "{}", error);

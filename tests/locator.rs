@@ -252,7 +252,7 @@ fn after_a_failure_it_is_left_alone_for_a_while() {
     rig.prompt(&file, 0);
     rig.eventually("it has failed", |status| status.failures == 1 && status.asking == 0);
     let failing = rig.locator.status().failing;
-    assert_eq!(failing.as_deref(), Some("the file is not known there"));
+    assert_eq!(failing.as_deref(), Some("the provider does not know the file"));
     assert_eq!(local(&file, 0, Instant::now()), None, "all are candidates");
     rig.do_now(Does::Answers);
     let took = rig.prompt_until_asked(&file, started);

@@ -198,7 +198,7 @@ impl Drop for CredentialsGuard {
             && let Err(error) = before.apply_to_thread()
         {
             // The thread's identity is unknown now; it assumes one before its next call.
-            tracing::error!(%error, "a thread cannot go back to the daemon's own credentials");
+            tracing::error!(%error, "a thread cannot restore the daemon's own credentials");
         }
     }
 }

@@ -29,23 +29,23 @@ pub enum BackendError {
     #[error("{0}")]
     Os(Errno),
     /// The replica has another version of the file than the handle's.
-    #[error("it shows another version of the file")]
+    #[error("the replica has another version of the file")]
     VersionMismatch,
     /// The path leads to another object than the intended one. For the directory of a name, it may
     /// also lead to none.
-    #[error("another object has its path")]
+    #[error("the path leads to another object")]
     WrongObject,
     /// The file ended before the size that its version promised.
-    #[error("the file ended early")]
+    #[error("the file ended before its expected size")]
     Truncated,
     /// The replica's pool has no room.
-    #[error("its queue is full")]
+    #[error("the replica's queue is full")]
     QueueFull,
     /// No answer came in time.
-    #[error("it did not answer in time")]
+    #[error("the replica did not answer in time")]
     Late,
     /// The replica is not in service.
-    #[error("it is absent")]
+    #[error("the replica is absent")]
     Absent,
 }
 

@@ -58,10 +58,10 @@ pub struct FioJob {
 #[derive(Debug, thiserror::Error)]
 pub enum FioError {
     /// A job file cannot name this path.
-    #[error("{} cannot be named in a job for fio", .0.display())]
+    #[error("a fio job cannot express all characters of the path {}", .0.display())]
     UnwritablePath(PathBuf),
     /// fio is not installed, or cannot be started.
-    #[error("fio cannot be started: {0}")]
+    #[error("cannot start fio: {0}")]
     Start(io::Error),
     /// fio's output cannot be stored, or waiting for fio failed.
     #[error("fio: {0}")]
@@ -73,13 +73,13 @@ pub enum FioError {
     #[error("fio: {0}")]
     Failed(String),
     /// Its report is not JSON.
-    #[error("fio's report: {0}")]
+    #[error("cannot parse fio's report: {0}")]
     MalformedReport(serde_json::Error),
     /// Its report says that it read no bytes.
-    #[error("fio has read nothing")]
+    #[error("fio read no data")]
     NothingRead,
     /// The error number in fio's report.
-    #[error("fio: error {0}")]
+    #[error("fio reported error {0}")]
     JobFailed(i64),
 }
 
@@ -92,7 +92,7 @@ pub fn render_job(job: &FioJob) -> Result<String, FioError> {
     if job.readers.iter().any(|reader| reader.directory.is_none()) {
         let _ = writeln!(
             text,
-            "# {MOUNT_VARIABLE} must name the mount: `{MOUNT_VARIABLE}=/genomes fio THIS.fio`"
+            "# Set {MOUNT_VARIABLE} to the mount point: `{MOUNT_VARIABLE}=/genomes fio THIS.fio`"
         );
     }
     let random = job.load == Load::Random;
@@ -155,7 +155,7 @@ fn escape_path(path: &Path) -> Result<String, FioError> {
 pub fn render_script(volume: &Path, jobs: &[String]) -> String {
     let volume = volume.display().to_string().replace('\'', "'\\''");
     format!(
-        "#!/bin/sh\n# Runs the jobs beside it with fio; those through fanfs over a mount of their own.\n\
+        "#!/bin/sh\n# Runs the fio jobs in this directory; mounts the volume for those through fanfs.\n\
          set -eu\ncd \"$(dirname \"$0\")\"\n{MOUNT_VARIABLE}=$(mktemp -d)\nexport {MOUNT_VARIABLE}\n\
          trap 'fanfs umount \"${MOUNT_VARIABLE}\" || true; rmdir \"${MOUNT_VARIABLE}\"' EXIT\n\
          fanfs mount '{volume}' \"${MOUNT_VARIABLE}\"\nfor job in {}; do\n  fio \"$job\"\ndone\n",
@@ -193,7 +193,7 @@ pub(super) fn run_fio(
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
     if !status.success() {
         let complaints = read(&complaints);
-        let line = complaints.lines().next().unwrap_or("failed without a reason");
+        let line = complaints.lines().next().unwrap_or("it failed without a message");
         return Err(FioError::Failed(line.to_owned()));
     }
     parse_rate(&read(&report))
@@ -297,7 +297,7 @@ mod tests {
         let report = "note: x\n{\"jobs\": [{\"error\": 0, \"read\": {\"bw_bytes\": 2097152}}]}";
         assert_eq!(parse_rate(report).unwrap(), 2.0);
         let failed = parse_rate("{\"jobs\": [{\"error\": 5, \"read\": {}}]}").unwrap_err();
-        assert_eq!(failed.to_string(), "fio: error 5");
+        assert_eq!(failed.to_string(), "fio reported error 5");
         assert!(parse_rate("nothing").is_err());
     }
 }

@@ -73,10 +73,10 @@ pub enum ReaderError {
     #[error(transparent)]
     Thread(io::Error),
     /// The file cannot be opened.
-    #[error("open: {0}")]
+    #[error("cannot open the file: {0}")]
     Open(io::Error),
     /// The file cannot be read there.
-    #[error("read at {offset}: {error}")]
+    #[error("cannot read at offset {offset}: {error}")]
     Read {
         /// The offset of the block's first byte.
         offset: u64,
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_or_hangs_or_is_interrupted_is_said_of_whom() {
+    fn failures_and_hangs_name_their_replica() {
         let room = tempfile::tempdir().unwrap();
         let short = room.path().join("short");
         std::fs::write(&short, [1; 100_000]).unwrap();

@@ -10,7 +10,7 @@ use super::scratch_mount::ScratchMountError;
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
     /// An earlier pass found the replica hung.
-    #[error("{reader} did not answer before")]
+    #[error("{reader}: skipped because it hung in an earlier pass")]
     Unresponsive {
         /// The replica.
         reader: String,

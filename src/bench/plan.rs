@@ -108,7 +108,7 @@ pub fn replica_counts(replicas: usize) -> Vec<usize> {
 pub fn candidates(load: Load, replicas: ReplicaSet) -> Vec<Candidate> {
     let first = |n: usize| replicas.iter().take(n).fold(ReplicaSet::EMPTY, ReplicaSet::with);
     let counts = match load {
-        // For the picture of rates over the number of replicas.
+        // For the plot of rates over the number of replicas.
         Load::Sequential => replica_counts(replicas.len()),
         Load::Random | Load::Parallel => vec![replicas.len()],
     };

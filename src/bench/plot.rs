@@ -1,10 +1,10 @@
-//! The report's three pictures, as SVG: rates over time, rates over the number of replicas, and
+//! The report's three plots, as SVG: rates over time, rates over the number of replicas, and
 //! latencies.
 //!
-//! Each picture has its own background, so it is readable on any page. Its legend is beside it, so
-//! it covers nothing. The colors are those of Okabe and Ito (2008), which color-blind people can
-//! tell apart. In all pictures fanfs is black and the raw sum is gray and dashed. From the seventh
-//! replica on, lines are dashed as well.
+//! Each plot has its own background, so it is readable on any page. Its legend is beside it, so it
+//! covers nothing. The colors are those of Okabe and Ito (2008), which color-blind people can tell
+//! apart. In all plots fanfs is black and the raw sum is gray and dashed. From the seventh replica
+//! on, lines are dashed as well.
 
 mod axis;
 
@@ -22,7 +22,8 @@ use super::results::{Report, ResultRow, Spread};
 use super::table::row_label;
 use crate::format::format_bytes_rounded;
 
-const WIDTH: u32 = 860;
+/// Pixels. The page scales a plot to its own width; this is the ratio of text to plot.
+const WIDTH: u32 = 960;
 const LEGEND_WIDTH: u32 = 190;
 const MIN_HEIGHT: u32 = 360;
 const LEGEND_LINE_HEIGHT: i32 = 20;
@@ -116,7 +117,7 @@ impl ScalingPoint {
     }
 }
 
-/// Why a picture cannot be drawn.
+/// Why a plot cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw: {0}")]
 pub struct PlotError(#[from] DrawingAreaErrorKind<io::Error>);
@@ -150,8 +151,8 @@ pub fn plot_over_time(report: &Report) -> Result<Option<String>, PlotError> {
     }));
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, rate)| *rate);
     let most = most.fold(0.0, f64::max);
-    let title = format!("One reader through fanfs over time (round {})", over.round);
-    let mut seconds = Axis::linear("seconds since the begin of the pass", last);
+    let title = format!("One sequential reader through fanfs over time (round {})", over.round);
+    let mut seconds = Axis::linear("seconds since the start of the pass", last);
     seconds.bounds.1 = last * 1.01;
     seconds.ticks.retain(|(at, _)| *at <= last);
     let y = Axis::linear("MiB/s", most);
@@ -201,7 +202,7 @@ pub fn plot_scaling(report: &Report) -> Result<Option<String>, PlotError> {
         bounds: (0.0, last * 1.05),
         ticks: counts.into_iter().map(|n| (n, format!("{n:.0}"))).collect(),
     };
-    let title = "Sequential reads over more and more replicas: median, least to largest";
+    let title = "Sequential rate by number of replicas (median, min to max)";
     let y = Axis::linear("MiB/s", most);
     Plot { title, x: &replicas, y: &y, lines: &lines, bars: &bars }.render().map(Some)
 }
@@ -243,16 +244,17 @@ pub fn plot_latency(report: &Report) -> Result<Option<String>, PlotError> {
     let marks =
         known.iter().zip(names).map(|(part, name)| (nines_position(*part), name.to_owned()));
     let parts = Axis {
-        name: "part of the reads that took at most so long".to_owned(),
+        name: "percentile of the reads".to_owned(),
         bounds: (0.0, last * 1.02),
         ticks: marks.filter(|(place, _)| *place <= last * 1.02).collect(),
     };
-    let taken =
-        Axis::logarithmic("milliseconds (logarithmic)", 10_f64.powf(least), 10_f64.powf(most));
-    let title = format!(
-        "Latency of random reads of {}",
-        format_bytes_rounded(report.settings.random_block)
+    let taken = Axis::logarithmic(
+        "latency in milliseconds (log scale)",
+        10_f64.powf(least),
+        10_f64.powf(most),
     );
+    let block = format_bytes_rounded(report.settings.random_block);
+    let title = format!("Latency of random {block} reads");
     Plot { title: &title, x: &parts, y: &taken, lines: &lines, bars: &[] }.render().map(Some)
 }
 
@@ -269,7 +271,7 @@ fn sequential_rate(report: &Report, kind: &str, replicas: usize) -> Option<Sprea
     row?.mib_per_second
 }
 
-/// One picture.
+/// One plot.
 struct Plot<'a> {
     title: &'a str,
     x: &'a Axis,

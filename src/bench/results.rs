@@ -89,6 +89,12 @@ impl Spread {
 pub struct Report {
     /// fanfs's version.
     pub version: &'static str,
+    /// The start of the run, in UTC (RFC 3339).
+    pub date: String,
+    /// The name of the host that measured.
+    pub host: String,
+    /// Its kernel, as `uname -sr` prints it.
+    pub kernel: String,
     /// The volume's name.
     pub volume: String,
     /// The file's path, relative to the volume's root.
@@ -494,7 +500,7 @@ mod tests {
         let unresponsive = PassError::Unresponsive { reader: "r1".to_owned() };
         outcomes.push(PassOutcome { spec, result: Err(unresponsive) });
         let rows = result_rows(&outcomes, 4, |_| String::new());
-        assert_eq!(rows[0].failures, ["round 2: r1 did not answer before"]);
+        assert_eq!(rows[0].failures, ["round 2: r1: skipped because it hung in an earlier pass"]);
         assert_eq!(rows[0].mib_per_second.map(|s| s.median), Some(10.0));
         assert_eq!(rows[0].of_sum, None);
     }

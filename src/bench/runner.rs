@@ -17,6 +17,7 @@ use super::progress::ProgressWatcher;
 use super::results::{CompletedPass, CounterSample, PassOutcome, RateTimeline, Report};
 use super::scratch_file::ScratchFile;
 use super::scratch_mount::{ScratchMount, ScratchMountError};
+use super::table::count;
 use super::target_file::{TargetFile, find_largest_file, open};
 use super::{BenchError, BenchOptions};
 use crate::config::Config;
@@ -59,15 +60,20 @@ fn measure(
     let target = TargetFile::inspect(config, &file, settings.deadline)?;
     if target.size < least {
         return Err(BenchError::Usage(format!(
-            "{} has {:.1} MiB; at least {:.0} MiB are needed for {readers} readers and these blocks",
+            "{} is too small ({:.1} MiB): {} with these block sizes need at least {:.0} MiB; use a \
+             larger file, or smaller blocks",
             file.display(),
             to_mib(target.size),
+            count(readers, "reader"),
             to_mib(least),
         )));
     }
     let scratch_dir = tempfile::Builder::new().prefix("fanfs-bench-").tempdir();
-    let scratch_dir =
-        scratch_dir.map_err(|e| BenchError::Failed(format!("{}: {e}", temp_dir().display())))?;
+    let scratch_dir = scratch_dir.map_err(|error| {
+        let parent = temp_dir();
+        let parent = parent.display();
+        BenchError::Failed(format!("cannot create a directory in {parent}: {error}; set TMPDIR"))
+    })?;
     let mut runner = BenchRunner::new(config, settings, watcher, &target, scratch_dir.path());
     let steps = plan::plan_passes(target.readable_replicas(), settings.rounds);
     runner.prepare_jobs(&steps)?;
@@ -364,8 +370,8 @@ impl<'a> BenchRunner<'a> {
 fn describe_pass(step: &PassSpec) -> String {
     let candidate = match step.candidate {
         Candidate::Alone(id) => format!("replica {} alone", id.index() + 1),
-        Candidate::Sum(set) => format!("raw sum of {}", set.len()),
-        Candidate::Fanfs(set) => format!("fanfs over {}", set.len()),
+        Candidate::Sum(set) => format!("raw sum of {}", count(set.len(), "replica")),
+        Candidate::Fanfs(set) => format!("fanfs over {}", count(set.len(), "replica")),
     };
     format!("{}, {candidate}, round {}", step.load.name(), step.round + 1)
 }

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use super::BenchError;
 use super::progress::ProgressWatcher;
+use super::{BenchError, host};
 use crate::config::{Access, Config};
 use crate::timeout::run_with_timeout;
 use crate::volume::VolumeMode;
@@ -41,17 +41,15 @@ impl ScratchFile {
         deadline: Duration,
         watcher: &dyn ProgressWatcher,
     ) -> Result<Self, BenchError> {
-        let refuse = |why: &str| Err(BenchError::Usage(format!("--make cannot be used: {why}")));
+        let refuse = |why: &str| Err(BenchError::Usage(format!("cannot use --make: {why}")));
         if config.volume.mode == VolumeMode::Copies {
             return refuse(
-                "in a volume of `copies` nobody writes; put the same file on every replica and \
-                 name it with --file",
+                "fanfs does not write to a volume of `copies`; put the same file on every replica \
+                 and name it with --file",
             );
         }
         if config.volume.access != Access::ReadWrite {
-            return refuse(
-                "the volume says access = \"ro\"; name a file that is there with --file",
-            );
+            return refuse("the volume has access = \"ro\"; name an existing file with --file");
         }
         let replica = &config.replicas[config.write.replica.index()];
         let name = scratch_name();
@@ -76,16 +74,19 @@ impl ScratchFile {
             });
             let _ = answer.send(done);
         };
-        let failed = |why: String| BenchError::Failed(format!("{}: {why}", self.path.display()));
+        let failed = |why: String| {
+            BenchError::Failed(format!("cannot create {}: {why}", self.path.display()))
+        };
         let spawned = std::thread::Builder::new().name("bench-make".to_owned()).spawn(thread);
         spawned.map_err(|error| failed(error.to_string()))?;
+        let patience = self.deadline.max(Duration::from_secs(30));
         let mut last = 0;
         let mut since = Instant::now();
         loop {
             match answered.recv_timeout(POLL_INTERVAL) {
                 Ok(done) => return done.map_err(|error| failed(error.to_string())),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(failed("the writer panicked".to_owned()));
+                    return Err(failed("a writer panicked; this is a bug in fanfs".to_owned()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -100,9 +101,10 @@ impl ScratchFile {
             if now != last {
                 last = now;
                 since = Instant::now();
-            } else if since.elapsed() > self.deadline.max(Duration::from_secs(30)) {
+            } else if since.elapsed() > patience {
                 progress.stop.store(true, Ordering::Relaxed);
-                return Err(failed("the write replica does not answer".to_owned()));
+                let patience = patience.as_secs_f64();
+                return Err(failed(format!("the write replica made no progress for {patience} s")));
             }
         }
     }
@@ -120,10 +122,10 @@ impl ScratchFile {
             Some(Ok(())) => return Ok(()),
             Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Some(Err(error)) => error.to_string(),
-            None => "no answer".to_owned(),
+            None => format!("no answer within {} s", self.deadline.as_secs_f64()),
         };
         let path = self.path.display();
-        Err(BenchError::Failed(format!("{path} cannot be removed: {why}; remove it by hand")))
+        Err(BenchError::Failed(format!("cannot remove {path}: {why}; remove it by hand")))
     }
 }
 
@@ -139,8 +141,7 @@ impl Drop for ScratchFile {
 /// The host name is part of the name: another machine that shares the replica may have a process
 /// with the same id.
 fn scratch_name() -> PathBuf {
-    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let machine = machine.trim().replace('/', "-");
+    let machine = host::host_name().replace('/', "-");
     PathBuf::from(format!(".fanfs-bench-{machine}-{}", std::process::id()))
 }
 
@@ -174,9 +175,9 @@ fn write_content(mut file: File, size: u64, progress: &WriteProgress) -> io::Res
 mod tests {
     use super::*;
 
-    struct Nobody;
+    struct SilentWatcher;
 
-    impl ProgressWatcher for Nobody {
+    impl ProgressWatcher for SilentWatcher {
         fn on_plan(&self, _: usize, _: Duration) {}
         fn on_file_progress(&self, _: u64, _: u64) {}
         fn on_pass_progress(&self, _: usize, _: &str, _: Duration, _: u64) {}
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_made_stays() {
+    fn an_existing_file_is_kept() {
         let root = tempfile::tempdir().unwrap();
         let text = format!(
             "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"rw\"\n\
@@ -195,7 +196,7 @@ mod tests {
         );
         let config = crate::config::parse(&text, std::path::Path::new("v.toml")).unwrap();
         let path = root.path().join(scratch_name());
-        let make = || ScratchFile::new(&config, 3 << 20, Duration::from_secs(30), &Nobody);
+        let make = || ScratchFile::new(&config, 3 << 20, Duration::from_secs(30), &SilentWatcher);
         let made = make().unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20);
         drop(made);

@@ -25,7 +25,7 @@ pub(super) struct ScratchMount {
 #[derive(Debug, thiserror::Error)]
 pub enum ScratchMountError {
     /// The mount point cannot be made.
-    #[error("{}: {error}", .path.display())]
+    #[error("cannot create the mount point {}: {error}", .path.display())]
     CreateDir {
         /// The mount point.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum ScratchMountError {
         error: io::Error,
     },
     /// A replica hung.
-    #[error("a replica did not answer within {} s", .0.as_secs_f64())]
+    #[error("cannot mount fanfs: a replica did not answer within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     /// The mount failed.
     #[error(transparent)]

@@ -1,89 +1,145 @@
-//! The report as text for a terminal.
+//! The report as text for a terminal, at most [`WIDTH`] columns wide, and the columns that it
+//! shares with the HTML report.
 
 use std::fmt::Write as _;
 
 use super::plan::Load;
-use super::results::{Report, ResultRow, Spread};
+use super::results::{Report, ResultRow};
 use crate::format::{format_bytes_rounded, to_mib};
+
+/// The width of a table, legend, and note. Names, paths, and errors may make other lines longer.
+const WIDTH: usize = 100;
+
+/// The longest row label: [`WIDTH`] less the figures of the widest table.
+const MAX_LABEL_CHARS: usize = 23;
+
+/// The table in which the terminal shows a column. The HTML report has one table for all columns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Panel {
+    Main,
+    /// Below the main table, if fio ran.
+    Fio,
+    /// Not in the terminal.
+    HtmlOnly,
+}
+
+/// One column of figures.
+pub struct Column {
+    /// The heading over adjacent columns that share it: a quantity or a unit. May be empty.
+    pub group: &'static str,
+    /// The column's own heading.
+    pub name: &'static str,
+    panel: Panel,
+    /// The least width of its figures, in characters.
+    min_width: usize,
+    /// The figure of a row; `None` where the row has none.
+    figure: fn(&ResultRow) -> Option<String>,
+}
+
+impl Column {
+    fn width(&self) -> usize {
+        self.min_width.max(self.name.chars().count())
+    }
+
+    /// The figure of a row; `-` where there is none.
+    pub fn cell(&self, row: &ResultRow) -> String {
+        (self.figure)(row).unwrap_or_else(|| "-".to_owned())
+    }
+}
+
+const fn column(
+    panel: Panel,
+    group: &'static str,
+    name: &'static str,
+    figure: fn(&ResultRow) -> Option<String>,
+) -> Column {
+    // The usual figures: "12345", "104.2".
+    Column { group, name, panel, min_width: 5, figure }
+}
+
+const COLUMNS: [Column; 14] = [
+    column(Panel::HtmlOnly, "", "readers", |row| Some(row.readers.to_string())),
+    column(Panel::Main, "MiB/s", "median", |row| Some(rate(row.mib_per_second?.median))),
+    column(Panel::Main, "MiB/s", "min", |row| Some(rate(row.mib_per_second?.min))),
+    column(Panel::Main, "MiB/s", "max", |row| Some(rate(row.mib_per_second?.max))),
+    column(Panel::Main, "", "efficiency", |row| Some(percent(row.of_sum?.median))),
+    column(Panel::Main, "", "speedup", |row| Some(format!("{:.2}x", row.of_fastest?.median))),
+    column(Panel::Main, "latency, ms", "p50", |row| Some(time(row.latency_ms.as_ref()?.p50))),
+    column(Panel::Main, "latency, ms", "p99", |row| Some(time(row.latency_ms.as_ref()?.p99))),
+    column(Panel::Main, "latency, ms", "max", |row| Some(time(row.latency_ms.as_ref()?.max))),
+    column(Panel::Main, "CPU s/GiB", "daemon", |row| Some(time(row.daemon_cpu_per_gib?))),
+    column(Panel::Main, "CPU s/GiB", "reader", |row| Some(time(row.reader_cpu_per_gib?))),
+    column(Panel::HtmlOnly, "", "read GiB", |row| {
+        Some(format!("{:.2}", to_mib(row.bytes) / 1024.0))
+    }),
+    column(Panel::Fio, "", "fio MiB/s", |row| Some(rate(row.fio_mib_per_second?.median))),
+    column(Panel::Fio, "", "bench/fio", |row| Some(percent(row.of_fio?.median))),
+];
+
+fn rate(mib_per_second: f64) -> String {
+    let digits = if mib_per_second < 999.95 { 1 } else { 0 };
+    format!("{mib_per_second:.digits$}")
+}
+
+/// Milliseconds or seconds; the larger the value, the fewer decimals.
+fn time(value: f64) -> String {
+    let digits = match value {
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}")
+}
+
+/// "97.2 %", from 0.972.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// "1 reader", "3 readers".
+pub(super) fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The columns of the HTML report. fio's columns appear only if there are fio figures.
+pub fn columns(report: &Report) -> Vec<&'static Column> {
+    COLUMNS.iter().filter(|column| column.panel != Panel::Fio || has_fio(report)).collect()
+}
+
+/// The columns, cut into runs that share a group heading. A column without one is alone.
+pub fn groups<'a>(columns: &'a [&'static Column]) -> impl Iterator<Item = &'a [&'static Column]> {
+    columns.chunk_by(|one, next| !one.group.is_empty() && one.group == next.group)
+}
 
 /// The label of a row.
 pub fn row_label(row: &ResultRow) -> String {
-    match (row.kind, row.replicas.len()) {
-        ("alone", _) => format!("{} alone", row.replicas.join("")),
-        ("sum", n) => format!("raw, {n} replicas"),
-        (_, 1) => "fanfs, 1 replica".to_owned(),
-        (_, n) => format!("fanfs, {n} replicas"),
+    match row.kind {
+        "alone" => format!("{} alone", row.replicas.join("")),
+        "sum" => format!("raw, {}", count(row.replicas.len(), "replica")),
+        _ => format!("fanfs, {}", count(row.replicas.len(), "replica")),
     }
-}
-
-/// The column names. fio's columns appear only if there are fio figures.
-pub fn header(report: &Report) -> Vec<&'static str> {
-    let mut header = vec![
-        "readers",
-        "MiB/s",
-        "min",
-        "max",
-        "of sum",
-        "x one",
-        "p50 ms",
-        "p99 ms",
-        "max ms",
-        "daemon CPU",
-        "reader CPU",
-        "read GiB",
-    ];
-    if has_fio(report) {
-        header.extend(["fio MiB/s", "of fio"]);
-    }
-    header
-}
-
-/// The figures of a row, in the header's order; `-` where there is none.
-pub fn cells(row: &ResultRow, report: &Report) -> Vec<String> {
-    let number = |value: Option<f64>, digits: usize| {
-        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-    };
-    let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
-    let latency = row.latency_ms.as_ref();
-    let rate = row.mib_per_second;
-    let mut cells = vec![
-        row.readers.to_string(),
-        number(median(rate), 1),
-        number(rate.map(|spread| spread.min), 1),
-        number(rate.map(|spread| spread.max), 1),
-        number(median(row.of_sum), 3),
-        number(median(row.of_fastest), 2),
-        number(latency.map(|latency| latency.p50), 2),
-        number(latency.map(|latency| latency.p99), 2),
-        number(latency.map(|latency| latency.max), 1),
-        number(row.daemon_cpu_per_gib, 2),
-        number(row.reader_cpu_per_gib, 2),
-        number(Some(to_mib(row.bytes) / 1024.0), 2),
-    ];
-    if has_fio(report) {
-        cells.extend([number(median(row.fio_mib_per_second), 1), number(median(row.of_fio), 3)]);
-    }
-    cells
 }
 
 /// The heading of a load.
 pub fn load_heading(load: Load, report: &Report) -> String {
     let settings = &report.settings;
+    let readers = count(settings.readers, "reader");
+    let block = format_bytes_rounded(settings.block);
     match load {
         Load::Sequential => {
-            format!("sequential, blocks of {}, one reader", format_bytes_rounded(settings.block))
+            format!("sequential: 1 reader (raw: 1 for each replica), {block} reads")
         }
-        Load::Random => format!(
-            "random, blocks of {}, several readers, one read at a time each",
-            format_bytes_rounded(settings.random_block)
-        ),
-        Load::Parallel => {
-            format!(
-                "parallel: several sequential readers, blocks of {}",
-                format_bytes_rounded(settings.block)
-            )
+        Load::Random => {
+            format!("random: {readers}, {} reads", format_bytes_rounded(settings.random_block))
         }
+        Load::Parallel => format!("parallel: {readers}, {block} sequential reads"),
     }
+}
+
+/// When, where, and by which version the report was measured.
+pub fn origin(report: &Report) -> String {
+    let date = report.date.replace('T', " ").replace('Z', " UTC");
+    format!("{date}, host {}, {}, fanfs {}", report.host, report.kernel, report.version)
 }
 
 /// The lines above the table: what was measured, and how.
@@ -91,28 +147,30 @@ pub fn preamble(report: &Report) -> Vec<String> {
     let settings = &report.settings;
     let mut lines = vec![
         format!(
-            "volume {}, file {} ({}{}); {} rounds, {} s a pass, seed {}; took {:.0} s",
+            "volume {}, file {} ({}{})",
             report.volume,
             report.file,
             format_bytes_rounded(report.file_bytes),
-            if report.made { ", made for this and removed" } else { "" },
-            settings.rounds,
+            if report.made { ", created for this run and removed" } else { "" },
+        ),
+        format!(
+            "{}, at most {} s per pass, seed {}; the run took {:.0} s",
+            count(settings.rounds, "round"),
             settings.seconds_per_pass,
             settings.seed,
             report.seconds
         ),
-        "through fanfs: O_DIRECT on the mount, cache = \"direct\"; this machine's page cache of \
-         the file is dropped before each pass"
+        "fanfs: O_DIRECT reads of a mount with cache = \"direct\"; the page cache is dropped \
+         before each pass"
             .to_owned(),
     ];
     for replica in &report.replicas {
         let how = match (&replica.failure, replica.raw_reads) {
             (Some(why), _) => format!("left out: {why}"),
             (None, Some("O_DIRECT")) => "raw reads with O_DIRECT".to_owned(),
-            (None, _) => {
-                "raw reads through the page cache, dropped before each pass (no O_DIRECT here)"
-                    .to_owned()
-            }
+            (None, _) => "raw reads through the page cache, which is dropped before each pass; \
+                          O_DIRECT does not work here"
+                .to_owned(),
         };
         lines.push(format!("{} ({}): {how}", replica.name, replica.path));
     }
@@ -120,9 +178,21 @@ pub fn preamble(report: &Report) -> Vec<String> {
 }
 
 /// The explanation of the columns.
-pub const LEGEND: &str = "MiB/s: median, least and largest of the rounds. of sum: of the raw rate \
-of the same replicas at once, in the same round. x one: times the fastest of them alone. \
-CPU: processor seconds for each GiB.";
+pub const LEGEND: &str = "\
+MiB/s: median, minimum, and maximum of the rounds. \
+raw: direct reads of the replicas, all at the same time. \
+efficiency: percentage of the raw rate of the same replicas in the same round. \
+speedup: multiple of the fastest of these replicas alone in the same round. \
+latency: of single reads, over all rounds. \
+CPU s/GiB: CPU seconds per GiB read.";
+
+const FIO_LEGEND: &str =
+    "bench/fio: the rate that bench measured as a percentage of fio's, in the same round.";
+
+/// The explanation of the report's columns.
+pub(super) fn legend(report: &Report) -> String {
+    if has_fio(report) { format!("{LEGEND} {FIO_LEGEND}") } else { LEGEND.to_owned() }
+}
 
 fn has_fio(report: &Report) -> bool {
     report.rows.iter().any(|row| row.fio_mib_per_second.is_some())
@@ -130,35 +200,131 @@ fn has_fio(report: &Report) -> bool {
 
 /// The whole report as text.
 pub fn render_text(report: &Report) -> String {
-    let mut text = preamble(report).join("\n") + "\n";
-    let names: Vec<String> = report.rows.iter().map(row_label).collect();
-    let first = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    let header = header(report);
+    let mut text = format!("{}\n{}\n", origin(report), preamble(report).join("\n"));
     for load in Load::ALL {
-        let rows: Vec<(&ResultRow, &String)> =
-            report.rows.iter().zip(&names).filter(|(row, _)| row.load == load).collect();
+        let rows: Vec<&ResultRow> = report.rows.iter().filter(|row| row.load == load).collect();
         if rows.is_empty() {
             continue;
         }
-        let _ = write!(text, "\n{}\n  {:first$}", load_heading(load, report), "");
-        for name in &header {
-            let _ = write!(text, "  {name:>width$}", width = name.len().max(7));
-        }
-        text.push('\n');
-        for (row, name) in rows {
-            let _ = write!(text, "  {name:first$}");
-            for (cell, name) in cells(row, report).iter().zip(&header) {
-                let _ = write!(text, "  {cell:>width$}", width = name.len().max(7));
-            }
-            text.push('\n');
+        let _ = write!(text, "\n{}\n{}", load_heading(load, report), render(&rows, Panel::Main));
+        for row in &rows {
             for failure in &row.failures {
-                let _ = writeln!(text, "  {:first$}  failed: {failure}", "");
+                let _ = writeln!(text, "  {} failed: {failure}", row_label(row));
             }
+        }
+        if has_fio(report) {
+            text.push_str(&render(&rows, Panel::Fio));
         }
     }
-    let _ = writeln!(text, "\n{LEGEND}");
+    let _ = writeln!(text, "\n{}", wrap(&legend(report)));
     for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "{}", wrap(&format!("note: {note}")));
     }
     text
+}
+
+/// One table: two lines of headings, then the rows.
+fn render(rows: &[&ResultRow], panel: Panel) -> String {
+    let columns: Vec<&'static Column> =
+        COLUMNS.iter().filter(|column| column.panel == panel).collect();
+    let labels: Vec<String> = rows.iter().map(|row| shorten(&row_label(row))).collect();
+    let first = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let mut group_line = format!("  {:first$}", "");
+    let mut name_line = group_line.clone();
+    let mut lines: Vec<String> = labels.iter().map(|label| format!("  {label:first$}")).collect();
+    for group in groups(&columns) {
+        let width = group.iter().map(|column| column.width() + 1).sum::<usize>() - 1;
+        let _ = match group[0].group {
+            "" => write!(group_line, "  {:width$}", ""),
+            name => write!(group_line, "  {name:-^width$}"),
+        };
+        let mut gap = "  ";
+        for column in group {
+            let width = column.width();
+            let _ = write!(name_line, "{gap}{:>width$}", column.name);
+            for (line, row) in lines.iter_mut().zip(rows) {
+                let _ = write!(line, "{gap}{:>width$}", column.cell(row));
+            }
+            gap = " ";
+        }
+    }
+    let all = [group_line, name_line].into_iter().chain(lines);
+    all.fold(String::new(), |text, line| text + line.trim_end() + "\n")
+}
+
+/// `label` with its middle cut out if it is too long: names often differ at one of their ends.
+fn shorten(label: &str) -> String {
+    let chars: Vec<char> = label.chars().collect();
+    if chars.len() <= MAX_LABEL_CHARS {
+        return label.to_owned();
+    }
+    let head = MAX_LABEL_CHARS / 2 + 1;
+    let tail = MAX_LABEL_CHARS - head - 1;
+    let start: String = chars[..head].iter().collect();
+    let end: String = chars[chars.len() - tail..].iter().collect();
+    format!("{start}…{end}")
+}
+
+/// `text` in lines of at most [`WIDTH`] characters; only a longer word makes a longer line.
+fn wrap(text: &str) -> String {
+    let mut wrapped = String::new();
+    let mut used = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > WIDTH {
+            wrapped.push_str("\n  ");
+            used = 2;
+        } else if used > 0 {
+            wrapped.push(' ');
+            used += 1;
+        }
+        wrapped.push_str(word);
+        used += length;
+    }
+    wrapped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(
+            [0.0042, 8.55, 9.996, 99.94, 99.96, 10_000.0].map(time),
+            ["0.00", "8.55", "10.0", "99.9", "100", "10000"]
+        );
+        assert_eq!([9.04, 304.1, 999.94, 999.96].map(rate), ["9.0", "304.1", "999.9", "1000"]);
+        assert_eq!(percent(0.9994), "99.9 %");
+    }
+
+    #[test]
+    fn the_widest_table_fits() {
+        for panel in [Panel::Main, Panel::Fio] {
+            let columns: Vec<&'static Column> =
+                COLUMNS.iter().filter(|column| column.panel == panel).collect();
+            let group = |group: &[&Column]| {
+                group.iter().map(|column| column.width() + 1).sum::<usize>() + 1
+            };
+            let figures: usize = groups(&columns).map(group).sum();
+            assert!(2 + MAX_LABEL_CHARS + figures <= WIDTH, "{figures}");
+        }
+    }
+
+    #[test]
+    fn long_labels_are_cut_in_the_middle() {
+        assert_eq!(shorten("gateway-01 alone"), "gateway-01 alone");
+        let long = shorten("gateway-17.storage.example.com alone");
+        assert_eq!(long, "gateway-17.s….com alone");
+        assert!(long.chars().count() <= MAX_LABEL_CHARS);
+    }
+
+    #[test]
+    fn long_notes_are_wrapped_between_words() {
+        let text = "word ".repeat(60);
+        let wrapped = wrap(text.trim_end());
+        assert!(wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
+        assert_eq!(wrapped.split_whitespace().count(), 60);
+        assert!(wrapped.lines().skip(1).all(|line| line.starts_with("  word")), "{wrapped}");
+    }
 }

@@ -64,12 +64,14 @@ impl TargetFile {
                 seen.err().map(|why| format!("{}: {why}", replica.name))
             });
             let why = why.collect::<Vec<_>>().join("; ");
-            return Err(BenchError::Failed(format!("no replica shows {}: {why}", file.display())));
+            let file = file.display();
+            return Err(BenchError::Failed(format!("cannot read {file} on any replica: {why}")));
         };
         let read_mode = |seen: Result<ReplicaFile, InspectError>| match seen {
-            Ok(ReplicaFile { size: other, .. }) if other != size => {
-                ReadMode::Absent(format!("the file has {other} bytes here and {size} elsewhere"))
-            }
+            Ok(ReplicaFile { size: other, .. }) if other != size => ReadMode::Absent(format!(
+                "the file has {other} bytes here and {size} bytes on the first replica \
+                     that has it"
+            )),
             Ok(ReplicaFile { is_direct: true, .. }) => ReadMode::Direct,
             Ok(ReplicaFile { is_direct: false, .. }) => ReadMode::Cached,
             Err(why) => ReadMode::Absent(why.to_string()),
@@ -103,7 +105,7 @@ struct ReplicaFile {
 enum InspectError {
     #[error("{}: {error}", .path.display())]
     Io { path: PathBuf, error: io::Error },
-    #[error("{} is no regular file", .0.display())]
+    #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
     #[error("did not answer within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
@@ -151,19 +153,23 @@ pub(super) fn find_largest_file(
         let seen = match found.best {
             Some(best) if best.size >= least => return Ok(best.path),
             Some(SampleFile { path, size, .. }) => {
-                format!("the one with the most data is {}, {:.1} MiB", path.display(), to_mib(size))
+                format!(
+                    "the file with the most data is {}, {:.1} MiB",
+                    path.display(),
+                    to_mib(size)
+                )
             }
-            None => "there is none at all".to_owned(),
+            None => "there is no regular file".to_owned(),
         };
         return Err(BenchError::Usage(format!(
-            "a regular file of at least {:.0} MiB is needed, and among the {} entries of {} that \
-             were looked at {seen}; name one with --file, or have one made with --make",
+            "bench needs a regular file of at least {:.0} MiB; in {} (entries examined: {}) \
+             {seen}; name a file with --file, or create one with --make",
             to_mib(least),
-            found.entries,
-            replica.path.display()
+            replica.path.display(),
+            found.entries
         )));
     }
-    Err(BenchError::Failed("no replica lets its root be listed".to_owned()))
+    Err(BenchError::Failed("cannot list the root of any replica".to_owned()))
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ impl SegmentData {
         let piped: Vec<usize> = pages.pieces.keys().copied().collect();
         for start in piped {
             if let Err(error) = pages.copy_piece(start) {
-                tracing::error!(%error, "pages in a pipe could not be read");
+                tracing::error!(%error, "cannot read file data back from a pipe");
             }
         }
         pages.has_copied(part)

@@ -1,4 +1,4 @@
-//! `fanfs bench`: what fanfs gives on the replicas of one's own.
+//! `fanfs bench`: measures fanfs on the user's own replicas.
 
 #[cfg(feature = "plots")]
 mod report_file;
@@ -29,63 +29,64 @@ use report_file::ReportFile;
 /// Arguments of `fanfs bench`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Read are, through each replica alone, through all at once, and through fanfs over 1, 2, .. of them
-(mounted for the time of the run): blocks one after the other by one reader, at random by several,
-one after the other by several. Each is done once a round, in turned order and in other regions of
-the file. docs/BENCH.md says what each figure is.
+fanfs bench reads one file through each replica alone, through all replicas at once, and through
+fanfs over 1, 2, .. of them, mounted during the run. There are three loads: one sequential reader,
+several random readers, and several sequential readers. Each round does every pass once, in another
+order and in other regions of the file than the round before. docs/BENCH.md explains each figure.
+
+fanfs bench changes nothing on a replica, except with --make. If a replica does not answer within
+--deadline, the rest of the run does without it.
 
 Examples:
   fanfs bench genomes --quick                   a first look, 20 seconds
   fanfs bench genomes --report bench.html       three minutes, with plots
   fanfs bench genomes --file hg38/chr1.fa --run-fio
 
-Nothing is changed on a replica, unless --make is given. A replica that does not answer within
---deadline is left out from then on.
-
-Exit status: 0 done; 1 some pass failed, or nothing could be measured; 2 wrong usage or
+Exit status: 0 done; 1 a pass or a replica failed, or nothing could be measured; 2 wrong usage or
 configuration; 130 interrupted.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
-    /// The file to read, from the volume's root, or below its mount point or a replica's path
-    /// [default: the one with the most data among the first 20,000 entries]
+    /// The file to read: relative to the volume's root, or a path below its mount point or a
+    /// replica [default: the one with the most data among the first 20,000 entries]
     #[arg(long, conflicts_with = "make")]
     file: Option<PathBuf>,
-    /// Make a file of this size on the write replica, and remove it afterwards
+    /// Create a file of this size on the write replica, and remove it at the end
     #[arg(long, value_name = "SIZE")]
     make: Option<Size>,
-    /// The longest that one pass reads [default: 3s]
+    /// The longest duration of a pass, seconds [default: 3]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
-    /// How often each pass is done; figures are medians [default: 3]
+    /// The number of rounds; figures are medians of them [default: 3]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=99))]
     rounds: Option<u8>,
-    /// About 20 seconds for three replicas: one round of passes of 1 s
+    /// One round of passes of 1 s: about 20 seconds for three replicas
     #[arg(long)]
     quick: bool,
-    /// What a sequential reader asks for at a time
+    /// The request size of a sequential reader
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block: Size,
-    /// What a random reader asks for at a time
+    /// The request size of a random reader
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     random_block: Size,
-    /// Readers of the random and the parallel load [default: 4, or one for each replica]
+    /// The number of readers of the random and the parallel load [default: 4, or one for each
+    /// replica if there are more]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
     readers: Option<u16>,
-    /// Which random blocks are read
+    /// Selects the random blocks
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// How long a replica may take to answer one call
+    /// The longest wait for one call on a replica
     #[arg(long, value_name = "TIME", default_value = "10s")]
     deadline: Time,
-    /// Write a page with plots
+    /// Write an HTML report with plots
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Write each pass as a job for fio, and a script that runs them
+    /// Write a fio job for each pass, and a script that runs all of them
     #[arg(long, value_name = "DIR")]
     fio: Option<PathBuf>,
-    /// Run these jobs as well, and show what fio measures beside it
+    /// Also run these fio jobs, and show their results next to fanfs's own
     #[arg(long)]
     run_fio: bool,
     /// Print JSON instead of a table
@@ -99,7 +100,7 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     let config = config::load(&volume::config_file(&args.volume)?).map_err(Failure::usage)?;
     crate::daemon::check_placement(&config).map_err(Failure::usage)?;
     let settings = settings(args, &config)?;
-    // Now, and not after minutes, it is said that it cannot be written.
+    // A report that cannot be written is an error now, not after minutes.
     let place = args.report.as_deref().map(ReportFile::prepare).transpose()?;
     let terminal = ProgressDisplay::new(audience, &settings);
     let report = runner::run(&config, &settings, &terminal);
@@ -112,7 +113,7 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
             return Ok(ExitCode::from(cancellation::INTERRUPTED_STATUS));
         }
     };
-    // The figures first: the page may still fail.
+    // The figures first: writing the report may still fail.
     print_result(&if args.json { to_json(&report)? } else { table::render_text(&report) })?;
     if let Some(place) = place {
         place.write(&report)?;
@@ -120,7 +121,7 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     Ok(ExitCode::from(u8::from(report.failed)))
 }
 
-/// A build without plots has no page to write.
+/// A build without plots cannot write a report.
 #[cfg(not(feature = "plots"))]
 enum ReportFile {}
 
@@ -143,7 +144,7 @@ fn settings(args: &Args, config: &Config) -> Result<BenchOptions, Failure> {
         }
     }
     if args.run_fio && !has_fio() {
-        return Err(Failure::usage("--run-fio: there is no fio here; install it (package fio)"));
+        return Err(Failure::usage("--run-fio needs fio, which is not in $PATH; install it"));
     }
     let default_seconds = if args.quick { 1 } else { 3 };
     let default_rounds = if args.quick { 1 } else { 3 };
@@ -168,12 +169,12 @@ fn has_fio() -> bool {
     std::env::split_paths(&path).any(|directory| directory.join("fio").is_file())
 }
 
-/// The progress bar and its audience.
+/// The progress bar, and the source of interruptions.
 struct ProgressDisplay<'a> {
     audience: &'a Cancellation,
     pass: Duration,
     bar: ProgressBar,
-    /// The pass that the bar shows.
+    /// The pass that the bar currently shows.
     shown_pass: RefCell<Option<usize>>,
 }
 
@@ -195,7 +196,7 @@ impl<'a> ProgressDisplay<'a> {
     }
 }
 
-/// Thousandths of a pass.
+/// The bar's resolution: steps in one pass.
 const STEPS_PER_PASS: u64 = 1000;
 
 impl ProgressWatcher for ProgressDisplay<'_> {
@@ -205,7 +206,7 @@ impl ProgressWatcher for ProgressDisplay<'_> {
             let pass = self.pass.as_secs();
             let time = humantime::format_duration(seconds);
             print_message(&format!(
-                "fanfs bench: {passes} passes of at most {pass} s; about {time}"
+                "fanfs bench: {passes} passes of at most {pass} s each, about {time} in total"
             ));
         });
         self.bar.set_length(passes as u64 * STEPS_PER_PASS);
@@ -215,7 +216,7 @@ impl ProgressWatcher for ProgressDisplay<'_> {
     fn on_file_progress(&self, written: u64, size: u64) {
         self.bar.set_length(size);
         self.bar.set_position(written);
-        self.bar.set_message("making the file");
+        self.bar.set_message("creating the file");
     }
 
     fn on_pass_progress(&self, number: usize, what: &str, time: Duration, bytes: u64) {

@@ -2,8 +2,8 @@
 //! signals of its user. A command without an audience ends.
 //!
 //! One watcher serves all commands. [`super::run`] starts it before the command begins.
-//! One exhaustive `match` gives each command its [`CancelPolicy`], so a new command cannot go
-//! without. The watcher is a thread that sleeps in poll(2) and requests no events. The
+//! One exhaustive `match` sets the [`CancelPolicy`] of each command, so a new command cannot be
+//! without one. The watcher is a thread that sleeps in poll(2) and requests no events. The
 //! kernel then reports only a reader that has closed the pipe or socket (POLLERR,
 //! POLLHUP), or a terminal that has hung up (POLLHUP). The watcher needs no write for
 //! that, and works while the command is stuck: crossterm, for example, reads a hung-up
@@ -126,7 +126,7 @@ impl Cancellation {
         if ending == CancelPolicy::ExitProcess {
             // Most commands end sooner, with their own exit status.
             thread::sleep(EXIT_DELAY);
-            // A reader that has gone is no failure, as in `result`.
+            // A reader that has gone is not a failure, as in [`write_result`].
             if !IS_PRINTING_RESULT.load(Ordering::SeqCst) {
                 std::process::exit(0);
             }
@@ -252,7 +252,7 @@ fn unblock_writer() {
 }
 
 /// Prints a command's result to standard output. A reader that has gone
-/// (`fanfs status | head`) is no failure.
+/// (`fanfs status | head`) is not a failure.
 ///
 /// # Errors
 /// Any other failure of the write.

@@ -1,7 +1,7 @@
-//! `fanfs check`: look at the replicas, say what is wrong, touch nothing.
+//! `fanfs check`: probes the replicas and reports problems. It changes nothing.
 //!
-//! Exit status: 0 where there is nothing or only warnings, 1 where a replica has
-//! an error, 2 (chosen by the caller) where the configuration itself is wrong.
+//! Exit status: 0 without errors (warnings are allowed), 1 if a replica has an error, 2 (chosen
+//! by the caller) if the configuration itself is wrong.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -14,21 +14,35 @@ use crate::survey::{DEFAULT_LIMIT, Finding, Observation, ProbeResult, Severity, 
 use crate::volume::VolumeMode;
 use serde::Serialize;
 
-/// What `fanfs check` prints: a table with `Display`, or JSON. Bytes of paths
-/// that are not UTF-8 are replaced in both.
+/// The help text after the options.
+pub(super) const HELP: &str = "\
+fanfs check reads the configuration and probes each replica: whether it is mounted and answers
+within 5 s, and whether it fits the other replicas. Replicas of a `shared` volume must be one file
+system; replicas of a `copies` volume should have the same names and sizes in their roots. The
+command mounts nothing and changes nothing.
+
+Examples:
+  fanfs check /etc/fanfs/genomes.toml
+  fanfs check genomes --json
+
+Exit status: 0 no errors, warnings are allowed; 1 a replica has an error; 2 wrong usage or
+configuration.";
+
+/// The report of `fanfs check`, printed as a table ([`Display`](fmt::Display)) or as JSON. Both
+/// replace bytes of paths that are not UTF-8.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     /// The volume's name.
     pub volume: String,
-    /// How the replicas should relate.
+    /// How the replicas relate according to the configuration.
     pub mode: VolumeMode,
-    /// One for each replica, in the configuration's order.
+    /// The replicas, in the configuration's order.
     pub replicas: Vec<CheckedReplica>,
     /// Errors first.
     pub findings: Vec<ReportedFinding>,
 }
 
-/// One replica. What could not be found out is null in JSON, `-` in the table.
+/// One replica. An unknown value is null in JSON and `-` in the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckedReplica {
     /// Its name.
@@ -47,11 +61,11 @@ pub struct CheckedReplica {
     pub source: Option<String>,
     /// For NFS, the server as named in the source.
     pub server: Option<String>,
-    /// Where that file system is mounted.
+    /// The mount point of that file system.
     pub mount_point: Option<String>,
     /// The file system's size, bytes.
     pub size: Option<u64>,
-    /// Its free space, bytes.
+    /// The file system's free space, bytes.
     pub free: Option<u64>,
     /// The root's device number, `major:minor`.
     pub root_device: Option<String>,
@@ -59,18 +73,18 @@ pub struct CheckedReplica {
     pub root_inode: Option<u64>,
 }
 
-/// A finding, with the replicas' names.
+/// A finding about some replicas.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReportedFinding {
-    /// How bad it is.
+    /// Error or warning.
     pub severity: Severity,
-    /// Whom it is about.
+    /// The names of the replicas that it concerns.
     pub replicas: Vec<String>,
-    /// One line.
+    /// The problem, on one line.
     pub text: String,
 }
 
-/// Surveys the volume's replicas, prints the report on stdout.
+/// Surveys the volume's replicas, and prints the report to standard output.
 pub(super) fn run(config: &Config, json: bool) -> CommandResult {
     let report = CheckReport::new(config, &survey(config.survey_request(None), DEFAULT_LIMIT));
     print_result(&if json { to_json(&report)? } else { report.to_string() })?;
@@ -78,7 +92,7 @@ pub(super) fn run(config: &Config, json: bool) -> CommandResult {
 }
 
 impl CheckReport {
-    /// The report on a survey of `config`'s replicas.
+    /// Makes the report from a survey of `config`'s replicas.
     pub fn new(config: &Config, survey: &Survey) -> CheckReport {
         let rows = config.replicas.iter().zip(survey.replicas.iter());
         let remark = |finding: Finding| ReportedFinding {
@@ -105,7 +119,7 @@ impl CheckReport {
         }
     }
 
-    /// Whether the volume must not be mounted like this.
+    /// Whether any finding is an error, so that the volume must not be mounted as it is.
     pub fn has_errors(&self) -> bool {
         self.findings.iter().any(|remark| remark.severity == Severity::Error)
     }
@@ -195,7 +209,7 @@ impl fmt::Display for CheckReport {
             writeln!(f, "{severity}: {}", printable(&remark.text))?;
         }
         if self.findings.is_empty() {
-            writeln!(f, "nothing to remark")?;
+            writeln!(f, "OK, no problems found")?;
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! Colors of what commands print.
+//! Colors in the output of commands.
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::AnsiColor;
 
-/// Whether standard output shows colors: a terminal that can, unless `NO_COLOR` or
-/// `CLICOLOR=0` says otherwise.
+/// Whether standard output shows colors: it is a terminal that can, and neither `NO_COLOR` nor
+/// `CLICOLOR=0` is set.
 pub(super) fn is_enabled() -> bool {
     AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
 }
 
-/// `text` in `color`, or as it is where colors are not enabled.
+/// `text` in `color`, or unchanged if colors are not enabled.
 pub(super) fn paint(text: &str, color: AnsiColor, is_enabled: bool) -> String {
     if !is_enabled {
         return text.to_owned();

@@ -1,8 +1,8 @@
-//! `fanfs demo`: the main job on replicas that it makes itself.
+//! `fanfs demo`: shows the speedup on replicas that it creates itself.
 //!
-//! The replicas are one directory, seen N times through a rate limit: what a
-//! `shared` volume over N gateways is. One reader reads one file through a real
-//! mount over one of them, over two, and over all.
+//! All replicas show one directory, each through a rate limit of its own, like a `shared` volume
+//! over N gateways. One reader reads one file through a real mount over one of them, over two,
+//! and over all.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -26,17 +26,28 @@ use crate::volume::{MAX_REPLICAS, ReplicaMap};
 
 /// Arguments of `fanfs demo`.
 #[derive(clap::Args)]
+#[command(after_help = "\
+fanfs demo creates a file and a mount point in --dir. All replicas show that one directory, each
+through a rate limit of its own, like N gateways of one cluster. One reader reads the file through
+a mount over one replica, over two, and over all; the demo checks each byte that it reads. It
+removes everything at the end, also when it is interrupted.
+
+Examples:
+  fanfs demo --replicas 4 --rate 50MiB/s
+  fanfs demo --size 128MiB --dir /dev/shm        where /tmp has little space
+
+Exit status: 0 done; 1 failed; 2 wrong usage; 130 interrupted.")]
 pub(super) struct Args {
-    /// How many replicas to make
+    /// How many replicas to create
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=MAX_REPLICAS as i64))]
     replicas: u8,
-    /// What each replica delivers
+    /// The bandwidth of each replica
     #[arg(long, default_value = "100MiB/s")]
     rate: Rate,
-    /// The size of the file that is read
+    /// The size of the file
     #[arg(long, default_value = "512MiB")]
     size: Size,
-    /// Where to put the file and the mount point, for the time of the demo [default: $TMPDIR or /tmp]
+    /// The directory for the file and the mount point during the demo [default: $TMPDIR or /tmp]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Print JSON instead of a table
@@ -50,21 +61,23 @@ struct DemoRow {
     replicas: usize,
     seconds: f64,
     mib_per_second: f64,
-    /// Compared with one replica.
+    /// The speedup: the rate divided by that of one replica.
     ratio: f64,
-    /// Each replica's part of the bytes, 0 to 1.
+    /// Each replica's share of the bytes, 0 to 1.
     shares: Vec<f64>,
 }
 
-/// What the application asks for at a time.
+/// The size of the reader's requests, bytes.
 const BLOCK: usize = 1 << 20;
 
 pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     let interrupted = audience.flag();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let room = tempfile::Builder::new().prefix("fanfs-demo-").tempdir_in(&parent);
-    // Goes with all that is in it when this function ends, whichever way.
-    let room = room.map_err(|e| Failure::failed(format!("{}: {e}", parent.display())))?;
+    // The directory and everything in it are removed whenever this function returns.
+    let room = room.map_err(|e| {
+        Failure::failed(format!("cannot create a directory in {}: {e}", parent.display()))
+    })?;
     match run_demo(args, room.path(), interrupted) {
         Ok(rows) => print_report(args, &rows),
         Err(_) if interrupted.load(Ordering::Relaxed) => {
@@ -82,11 +95,11 @@ fn run_demo(args: &Args, room: &Path, interrupted: &AtomicBool) -> Result<Vec<De
     }
     if !args.json {
         print_result(&format!(
-            "{} replicas of {} each; one reader reads a file of {} through a mount over some of them\n",
+            "{} replicas of {} each; one reader reads a file of {} through more and more of them\n",
             args.replicas, args.rate, args.size
         ))?;
     }
-    let bar = progress("making the file", args.size.0);
+    let bar = progress("creating the file", args.size.0);
     let expected = make_file(&tree.join("data"), args.size.0, &bar, interrupted);
     let expected = expected.map_err(|e| Failure::failed(format!("{}: {e}", tree.display())))?;
     bar.finish_and_clear();
@@ -103,13 +116,13 @@ fn run_demo(args: &Args, room: &Path, interrupted: &AtomicBool) -> Result<Vec<De
     Ok(rows)
 }
 
-/// A file that is made, and what reading it has to give.
+/// The file, and the hash that a reader must get.
 struct Demo<'a> {
     args: &'a Args,
-    /// The file's directory, which all replicas show.
+    /// The directory of the file, which all replicas show.
     tree: &'a Path,
     mount_point: &'a Path,
-    /// Of the file's bytes.
+    /// The hash of the file's bytes.
     expected: blake3::Hash,
     interrupted: &'a AtomicBool,
 }
@@ -137,7 +150,7 @@ impl Demo<'_> {
             read.map_err(|e| Failure::failed(format!("reading through {n} replicas: {e}")))?;
         if got != self.expected {
             return Err(Failure::failed(format!(
-                "through {n} replicas the file has other bytes than were written"
+                "reading through {n} replicas returned bytes that differ from those written"
             )));
         }
         let total: u64 = status.replicas.iter().map(|replica| replica.counters.bytes).sum();
@@ -152,8 +165,8 @@ impl Demo<'_> {
     }
 }
 
-/// A volume of `n` replicas. The paths in it are names only: the backends are
-/// already open.
+/// The configuration of a volume of `n` replicas. fanfs does not use its paths: the backends
+/// are already open.
 fn demo_config(n: usize) -> Result<config::Config, Failure> {
     let mut text = "[volume]\nname = \"demo\"\nmode = \"shared\"\n".to_owned();
     for i in 1..=n {
@@ -224,7 +237,7 @@ fn print_report(args: &Args, rows: &[DemoRow]) -> CommandResult {
     if args.json {
         return print_result(&to_json(&rows)?);
     }
-    let mut text = "\n  replicas   MiB/s   ratio   share of each replica\n".to_owned();
+    let mut text = "\n  replicas   MiB/s speedup   share of each replica\n".to_owned();
     for row in rows {
         let shares: Vec<_> = row.shares.iter().map(|share| format_percent(*share)).collect();
         text.push_str(&format!(
@@ -236,7 +249,7 @@ fn print_report(args: &Args, rows: &[DemoRow]) -> CommandResult {
         ));
     }
     text.push_str(
-        "\nEvery byte was as written. Next: docs/CONFIGURATION.md, `fanfs check`, `fanfs mount`.\n",
+        "\nAll bytes were correct. Next: docs/CONFIGURATION.md, `fanfs check`, `fanfs mount`.\n",
     );
     print_result(&text)
 }

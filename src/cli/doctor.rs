@@ -1,6 +1,6 @@
-//! `fanfs doctor`: what holds reads back, in the order of what it costs.
+//! `fanfs doctor`: finds what slows reads down, the most costly problem first.
 //!
-//! Exit status: 0 where nothing is red, 1 where something is, 2 for usage.
+//! Exit status: 0 if no check is bad, 1 if one is, 2 for usage.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,45 +23,47 @@ use crate::doctor::{
     CheckReport, CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions, Finding,
     MeasureOptions, examine, run_checks,
 };
-use crate::format::format_mib_rate;
+use crate::format::{format_bytes, format_mib_rate, format_percent};
 use crate::survey::DEFAULT_LIMIT;
 
 /// Arguments of `fanfs doctor`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Looked at are the mounts (rsize, version, soft, attribute caches, shared connections), what the
-kernel has counted of their calls and packets, path MTU, links and buffers, clocks, and what
-FUSE and this machine allow. With --measure the replicas are read: each alone, then all at once,
-which shows a slow one, and what they share. Every finding says what mends it; docs/DOCTOR.md
-lists all checks.
+fanfs doctor checks the mounts (rsize, version, soft, attribute caches, shared connections), the
+kernel's counters of their calls and packets, path MTU, links, buffers and clocks, and the limits of
+FUSE and of this machine. With --measure it also reads the replicas, each alone and then all at
+once, which shows slow replicas and bottlenecks that replicas share. Each finding comes with its
+fix; docs/DOCTOR.md lists all checks.
+
+fanfs doctor changes nothing, except with --write. Some checks need root, such as the test of the
+path MTU with ICMP echoes.
 
 Examples:
-  fanfs doctor genomes
-  fanfs doctor /mnt/n1 /mnt/n2 /mnt/n3 --measure
+  fanfs doctor genomes --measure                      also measure the rates of the replicas
+  fanfs doctor /mnt/n1 /mnt/n2 /mnt/n3 --measure      without a configuration
   fanfs doctor genomes --measure --file hg38/chr1.fa --json
 
-Nothing is changed. As root it sees more: echoes of the path's MTU need it.
-
-Exit status: 0 nothing is bad, 1 something is, 2 wrong usage or configuration.")]
+Exit status: 0 no check is bad, warnings are allowed; 1 a check is bad; 2 wrong usage or
+configuration.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted; or the
-    /// directories of replicas
+    /// replicas' directories
     #[arg(required = true, value_name = "VOLUME | PATH", value_hint = clap::ValueHint::AnyPath)]
     what: Vec<PathBuf>,
-    /// Read the replicas, each alone and all at once
+    /// Also read the replicas, each alone and then all at once
     #[arg(long)]
     measure: bool,
-    /// The file to read, from the replicas' roots or below the volume's mount point [default: the
-    /// one with the most data that is found soon]
+    /// The file to read: relative to the replicas' roots, or a path below the volume's mount point
+    /// or a replica [default: the one with the most data among those found quickly]
     #[arg(long, value_name = "FILE", requires = "measure")]
     file: Option<PathBuf>,
-    /// How long each step of the measurement takes, seconds
+    /// The duration of each step of the measurement, seconds
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_SECONDS, requires = "measure", value_parser = seconds)]
     seconds: f64,
-    /// How long a replica may take to answer [default: 5s]
+    /// The longest wait for a replica's answer [default: 5s]
     #[arg(long, value_name = "TIME")]
     deadline: Option<Time>,
-    /// Make a file on each replica, and take it away, to see its server's clock
+    /// Create and remove a file on each replica, to read its server's clock
     #[arg(long)]
     write: bool,
     /// Print JSON instead of a table
@@ -73,27 +75,28 @@ pub(super) struct Args {
 #[error("must be a number from 0.1 to 600")]
 struct SecondsOutOfRange;
 
-/// From a tenth of a second to ten minutes.
+/// Parses `--seconds`: 0.1 to 600.
 fn seconds(text: &str) -> Result<f64, SecondsOutOfRange> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=600.0).contains(seconds));
     seconds.ok_or(SecondsOutOfRange)
 }
 
-/// What `fanfs doctor --json` prints; docs/DOCTOR.md says what changes and what does not.
+/// The output of `fanfs doctor --json`; docs/DOCTOR.md says which parts are stable.
 #[derive(Serialize)]
 struct DoctorReport<'a> {
-    /// Of this shape; raised where something goes or means another thing.
+    /// The version of this format; it rises if a field is removed or changes its meaning.
     format: u32,
-    /// The worst of all rows.
+    /// The worst status of all checks.
     state: CheckStatus,
     checks: &'a [CheckResult],
     findings: &'a [Finding],
-    /// Together over the best alone; null where it was not measured.
+    /// The rate of all replicas together divided by that of the fastest alone; null if it was not
+    /// measured.
     gain: Option<f64>,
     facts: &'a DoctorFacts,
 }
 
-/// Of the JSON's shape.
+/// The current version of the JSON format.
 const JSON_FORMAT: u32 = 1;
 
 pub(super) fn run(args: &Args) -> CommandResult {
@@ -139,14 +142,14 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::from(u8::from(state == CheckStatus::Bad)))
 }
 
-/// What is examined.
+/// The replicas to examine.
 struct DoctorTarget {
     config: Config,
-    /// Whether it is a volume's own configuration, not one made of paths.
+    /// Whether this is a volume's own configuration, not one made from paths.
     is_volume: bool,
 }
 
-/// The volume, or one made of the paths, with the defaults.
+/// The volume, or a volume over the given paths with default settings.
 fn resolve_target(what: &[PathBuf]) -> Result<DoctorTarget, Failure> {
     if let [one] = what {
         let is_toml = one.extension().is_some_and(|extension| extension == "toml");
@@ -160,7 +163,7 @@ fn resolve_target(what: &[PathBuf]) -> Result<DoctorTarget, Failure> {
                     CONFIG_DIR
                 )));
             }
-            // What does not answer is a mount.
+            // A path that does not answer is a mount that hangs: a replica's directory.
             VolumeArg::Unknown(..) if !is_toml => {}
             found => {
                 let file = volume::config_file_of(found, one)?;
@@ -173,24 +176,24 @@ fn resolve_target(what: &[PathBuf]) -> Result<DoctorTarget, Failure> {
     Ok(DoctorTarget { config, is_volume: false })
 }
 
-/// A volume over these directories.
+/// The configuration of a volume over these directories.
 fn config_of_paths(what: &[PathBuf]) -> Result<Config, Failure> {
     let mut text = "[volume]\nname = \"doctor\"\nmode = \"shared\"\n".to_owned();
     let mut seen = BTreeSet::new();
     for path in what {
         let refuse = |what: &str| Err(Failure::usage(format!("{} {what}", path.display())));
         if path.extension().is_some_and(|extension| extension == "toml") {
-            return refuse("is one volume's file; give that alone, or paths");
+            return refuse("is a configuration file; use it alone, or list directories");
         }
         let shown = absolute(path);
         let Some(shown) = shown.to_str() else { return refuse("is not UTF-8") };
         if shown.split('/').any(|part| part == "..") {
-            return refuse("has `..` in it; write the directory it leads to");
+            return refuse("contains `..`; write the path without it");
         }
-        // As mount points are written; `/` itself is one.
+        // Mount points have no slash at the end, except `/` itself.
         let shown = Some(shown.trim_end_matches('/')).filter(|s| !s.is_empty()).unwrap_or("/");
         if !seen.insert(shown.to_owned()) {
-            return refuse("is there twice");
+            return refuse("is listed twice");
         }
         let quoted = toml::Value::String(shown.to_owned());
         let _ = write!(text, "[[replica]]\npath = {quoted}\nrequire_mount = false\n");
@@ -199,8 +202,8 @@ fn config_of_paths(what: &[PathBuf]) -> Result<Config, Failure> {
     config::parse(&text, Path::new("PATH")).map_err(Failure::usage)
 }
 
-/// What a path is called in the table: its last part, unless another has the same
-/// or it is no replica's name.
+/// The name of a path's replica in the table: its last component, unless another path has the
+/// same one or it is not valid as a replica's name.
 fn replica_name(path: &str, all: &[PathBuf]) -> String {
     let last = path.rsplit('/').next().unwrap_or_default();
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -212,7 +215,7 @@ fn replica_name(path: &str, all: &[PathBuf]) -> String {
     format!("r{}", at + 1)
 }
 
-/// The file as it is called from the replicas' roots.
+/// The file's path relative to the replicas' roots.
 fn path_in_replicas(config: &Config, file: &Path) -> Result<PathBuf, Failure> {
     let below = config.replicas.iter().find_map(|replica| file.strip_prefix(&replica.path).ok());
     let mounted = volume::path_below_mount(&config.volume.name, file);
@@ -220,7 +223,7 @@ fn path_in_replicas(config: &Config, file: &Path) -> Result<PathBuf, Failure> {
         below.or(mounted.as_deref()).unwrap_or_else(|| file.strip_prefix("/").unwrap_or(file));
     let plain = file.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     if !plain || file.as_os_str().is_empty() {
-        let what = "is not a path in the replicas; write it from their roots, without ..";
+        let what = "is not a path in the replicas; write it relative to their roots, without ..";
         return Err(Failure::usage(format!("{} {what}", file.display())));
     }
     Ok(file.to_owned())
@@ -237,7 +240,7 @@ fn progress_spinner() -> ProgressBar {
     bar
 }
 
-/// The status as a word, padded, in its color.
+/// The status as a padded word in its color.
 fn status_word(status: CheckStatus, in_color: bool) -> String {
     let color = match status {
         CheckStatus::Ok => AnsiColor::Green,
@@ -259,7 +262,7 @@ fn render_checks(rows: &[CheckResult], in_color: bool) -> String {
     text
 }
 
-/// The rates, for people.
+/// The measured rates, as text.
 fn render_rates(facts: &DoctorFacts) -> String {
     let Some(measured) = facts.measured.as_ref().filter(|measured| measured.failed.is_none())
     else {
@@ -270,23 +273,25 @@ fn render_rates(facts: &DoctorFacts) -> String {
         None => format!("{:>14}", "-"),
     };
     let width = facts.replicas.iter().map(|r| r.name.len()).max().unwrap_or(0).max(8);
-    let mut text = format!("\nread: {}\n", measured.file);
+    let size = format_bytes(measured.size);
+    let mut text = format!("\nread rates, measured with {} ({size}):\n", measured.file);
     for (replica, sample) in facts.replicas.iter().zip(&measured.alone) {
-        let late = sample.latency_ms.map(|ms| format!("  4 KiB in {ms:.2} ms")).unwrap_or_default();
+        let latency = sample.latency_ms.map(|ms| format!("  4 KiB latency {ms:.2} ms"));
+        let latency = latency.unwrap_or_default();
         let cached =
-            if sample.direct || sample.bytes == 0 { "" } else { "  through the page cache" };
-        let _ = writeln!(text, "  {:<width$}{}{late}{cached}", replica.name, rate(sample.rate));
+            if sample.direct || sample.bytes == 0 { "" } else { "  (through the page cache)" };
+        let _ = writeln!(text, "  {:<width$}{}{latency}{cached}", replica.name, rate(sample.rate));
     }
     let _ = writeln!(text, "  {:<width$}{}", "together", rate(measured.together.rate));
     if let Some(gain) = measured_gain(facts).filter(|_| facts.replicas.len() > 1) {
-        let _ = writeln!(text, "fanfs can give about {gain:.1} x of the best replica.");
+        let _ = writeln!(text, "speedup: {gain:.1}x the fastest replica");
     }
     text
 }
 
 fn render_findings(findings: &[Finding], in_color: bool) -> String {
     if findings.is_empty() {
-        return "\nNothing holds reads back.\n".to_owned();
+        return "\nOK, no problems found\n".to_owned();
     }
     let mut text = String::new();
     let mut shown = BTreeSet::new();
@@ -297,14 +302,15 @@ fn render_findings(findings: &[Finding], in_color: bool) -> String {
         }
         let cost = match finding.cost {
             0.0 => String::new(),
-            cost => format!("  about {:.0} % of the rate", (cost * 100.0).max(1.0)),
+            cost => format!("  costs about {} of the read rate", format_percent(cost.max(0.01))),
         };
         let _ = write!(
             text,
-            "\n{}{}{cost}\n  why:  {}\n  mend: {remedy}\n",
+            "\n{}{}{cost}\n  problem:  {}\n  evidence: {}\n  fix:      {remedy}\n",
             status_word(finding.severity, in_color),
             finding.id,
-            finding.text,
+            finding.text.problem,
+            finding.text.evidence,
         );
     }
     text

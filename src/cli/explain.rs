@@ -1,4 +1,4 @@
-//! `fanfs explain`: where a file's chunks are, and what to expect of it.
+//! `fanfs explain`: the placement of a file's chunks, and the estimated bandwidth of its reads.
 
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::config;
 use crate::control;
 use crate::daemon::{check_placement, explain_facts_unmounted};
 use crate::explain::{ExplainFacts, Explanation, ListedChunk, explain};
-use crate::format::{format_byte_rate, format_bytes};
+use crate::format::{format_bytes, format_count, format_mib_rate, format_percent};
 use crate::mount_table::MountTable;
 use crate::timeout::run_with_timeout;
 
@@ -23,7 +23,7 @@ use crate::timeout::run_with_timeout;
 pub(super) struct Args {
     /// A file on a mounted volume; with --volume its path in the volume
     file: PathBuf,
-    /// Ask for a volume that is not mounted; rates are assumed then
+    /// Explain a file of this volume, which need not be mounted; bandwidths are assumed then
     #[arg(long, value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
     volume: Option<PathBuf>,
     /// Print JSON, with every chunk
@@ -43,8 +43,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
 fn facts_of_mounted(file: &Path) -> Result<ExplainFacts, Failure> {
     let path = absolute(file);
     let wrong = |error: String| Failure::failed(format!("{}: {error}", file.display()));
-    // The directory may be reached through links; the file itself is not
-    // followed, as a replica does not follow it either.
+    // The directory may be reached through symbolic links. The file itself is not followed, because
+    // a replica does not follow it either.
     let name = path.file_name().ok_or_else(|| wrong("not a file".to_owned()))?;
     let parent = path.parent().unwrap_or(Path::new("/"));
     let asked = parent.to_owned();
@@ -57,12 +57,12 @@ fn facts_of_mounted(file: &Path) -> Result<ExplainFacts, Failure> {
     let volume_with = |path| table.containing(path).filter(|mount| mount.fs_type == "fuse.fanfs");
     if volume_with(&path).is_some_and(|mount| mount.mount_point == path) {
         return Err(Failure::usage(format!(
-            "{}: a volume's root; give a file on it",
+            "{}: this is the root of a volume; name a file on it",
             file.display()
         )));
     }
     let Some(mount) = volume_with(&parent) else {
-        let hint = "not on a volume of fanfs; give a file on one, or --volume";
+        let hint = "not on a mounted volume; name a file on one, or use --volume";
         return Err(Failure::usage(format!("{}: {hint}", file.display())));
     };
     let inside = path.strip_prefix(&mount.mount_point).unwrap_or(&path).to_owned();
@@ -127,7 +127,7 @@ fn render_text(e: &Explanation) -> String {
     text
 }
 
-/// Whether it is known where the file's chunks are.
+/// Whether the placement of the file's chunks is known.
 fn is_placed(e: &Explanation) -> bool {
     e.chunks > 0
 }
@@ -136,15 +136,18 @@ fn render_title(text: &mut String, e: &Explanation) {
     let path = printable(&e.path);
     let size = format_bytes(e.size);
     match is_placed(e) {
-        true => line!(text, "{path}: {size} in {} chunks, placement by {}", e.chunks, e.provider),
+        true => {
+            let chunks = format_count(e.chunks, "chunk");
+            line!(text, "{path}: {size} in {chunks}, placement by {}", e.provider)
+        }
         false if e.size == 0 => line!(text, "{path}: empty"),
-        false => line!(text, "{path}: {size}, where its chunks are is not known"),
+        false => line!(text, "{path}: {size}, placement unknown"),
     }
 }
 
 /// What each node holds.
 fn render_nodes(text: &mut String, e: &Explanation) {
-    line!(text, "  {:<28} {:>8} {:>8} {:>12}  replicas", "node", "chunks", "first", "bytes");
+    line!(text, "  {:<28} {:>8} {:>8} {:>12}  replicas", "node", "chunks", "first", "size");
     for node in &e.nodes {
         let on = if node.replicas.is_empty() { "-".into() } else { node.replicas.join(", ") };
         line!(
@@ -168,58 +171,58 @@ fn render_copies(text: &mut String, e: &Explanation) {
     }
 }
 
-/// What each replica would read.
+/// The estimated share of each replica.
 fn render_replicas(text: &mut String, e: &Explanation) {
-    line!(text, "  {:<28} {:>8} {:>12} {:>12}", "replica", "planned", "holds", "rate");
+    line!(text, "  {:<28} {:>8} {:>12} {:>12}", "replica", "share", "local", "bandwidth");
     for replica in &e.replicas {
-        let planned = format!("{:.0} %", replica.planned * 100.0);
+        let share = format_percent(replica.planned);
         line!(
             text,
-            "  {:<28} {planned:>8} {:>12} {:>12}",
+            "  {:<28} {share:>8} {:>12} {:>12}",
             replica.name,
             if is_placed(e) { format_bytes(replica.bytes) } else { "-".into() },
-            format_byte_rate(replica.rate)
+            format_mib_rate(replica.rate)
         );
     }
 }
 
-/// The rate that one reader may expect.
+/// The estimated bandwidth of one reader.
 fn render_forecast(text: &mut String, e: &Explanation) {
-    let basis = if e.is_measured { "as measured" } else { "partly assumed" };
+    let basis = if e.is_measured { "measured" } else { "partly assumed" };
     let local = match is_placed(e) {
-        true => format!(", {:.0} % of it read locally", e.expected_local * 100.0),
+        true => format!("; {} of it read locally", format_percent(e.expected_local)),
         false => String::new(),
     };
     line!(
         text,
-        "One sequential reader may expect {} of {} ({basis}){local}.",
-        format_byte_rate(e.expected_rate),
-        format_byte_rate(e.sum_of_rates)
+        "One sequential reader: est. bandwidth {} of {} ({basis}){local}.",
+        format_mib_rate(e.expected_rate),
+        format_mib_rate(e.sum_of_rates)
     );
 }
 
 fn render_improvements(text: &mut String, e: &Explanation) {
     if !e.improvements.is_empty() {
-        line!(text, "Faster would be:");
+        line!(text, "Changes that make it faster:");
     }
     for improvement in &e.improvements {
         line!(
             text,
-            "- {}: {} ({:.1} times)",
+            "- {}: {} (speedup {:.1})",
             improvement.what,
-            format_byte_rate(improvement.rate),
+            format_mib_rate(improvement.rate),
             improvement.gain
         );
     }
 }
 
-/// Cells of the picture of a file.
+/// The most cells of a line of the chunk map.
 const MAP_WIDTH: usize = 64;
 
-/// Replicas that the picture has a line for.
+/// The most replicas in the chunk map.
 const MAX_MAP_LINES: usize = 16;
 
-/// Colors that differ from each other on light and on dark ground.
+/// Colors that can be told apart on light and dark backgrounds.
 const REPLICA_COLORS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Yellow,
@@ -229,8 +232,8 @@ const REPLICA_COLORS: [AnsiColor; 6] = [
     AnsiColor::Red,
 ];
 
-/// A picture of the file, a line for each replica: full where its node holds
-/// all chunks of the cell, half where it holds some.
+/// A map of the file with a line for each replica. A cell is full if the replica's node holds all
+/// chunks of the cell, and shaded if it holds some of them.
 fn draw_chunk_map(text: &mut String, e: &Explanation) {
     let in_color = color::is_enabled();
     let cells = e.chunk_map.len().min(MAP_WIDTH);

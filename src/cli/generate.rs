@@ -1,12 +1,12 @@
-//! `fanfs generate`: what a package ships beside the program, and mount units for systemd.
+//! `fanfs generate`: the generated files of a package, and mount units for systemd.
 //!
-//! All of it comes from what the program itself goes by: the command line's definition, the
-//! mount options ([`super::mount_options`]), the keys of a volume file
-//! ([`crate::config::schema`]). Copies are in `packaging/` and `config/`; tests/generated.rs
-//! compares them, and `FANFS_BLESS=1 cargo test --test generated` writes them again.
+//! The sources are the definitions that the program itself uses: the command line, the mount
+//! options ([`super::mount_options`]), and the keys of a configuration
+//! ([`crate::config::schema`]). Copies are in `packaging/` and `config/`. tests/generated.rs
+//! compares them, and `FANFS_BLESS=1 cargo test --test generated` updates them.
 //!
-//! *Invariant:* the output depends on the program alone: no date, no host name, no width of a
-//! terminal. (Units depend on their arguments.)
+//! *Invariant:* the output depends only on the program: not on the date, the host name or the
+//! width of the terminal. (Units depend on their arguments.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ mod volume_page;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   fanfs generate completions bash > /etc/bash_completion.d/fanfs
-  fanfs generate man /usr/local/share/man          for `man fanfs`, where no package was installed
+  fanfs generate man /usr/local/share/man          for `man fanfs` without a package
   fanfs generate units genomes /genomes --output /etc/systemd/system")]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -37,24 +37,24 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum Artifact {
-    /// Write the manual pages into DIR/man1, DIR/man5 and DIR/man8
+    /// Write the man pages into DIR/man1, DIR/man5 and DIR/man8
     Man {
-        /// A directory, which is made
+        /// The directory; created if it does not exist
         #[arg(value_hint = clap::ValueHint::DirPath)]
         dir: PathBuf,
     },
-    /// Print the completions of a shell
+    /// Print the completions for a shell
     Completions {
-        /// Which
+        /// The shell
         shell: CompletionShell,
     },
-    /// Print the JSON schema of a volume file
+    /// Print the JSON schema of a volume's configuration
     Schema,
-    /// Print a .mount and an .automount unit of systemd, or write them into a directory
+    /// Print a .mount and an .automount unit for systemd, or write them into a directory
     Units(units::Args),
 }
 
-/// The shells there are completions for.
+/// The shells that have completions.
 #[derive(Clone, Copy, ValueEnum)]
 enum CompletionShell {
     Bash,
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
 }
 
-/// The command line, without `help COMMAND`, which would be one more page and completion
+/// The command line without `help COMMAND`, which would add another page and another completion
 /// for each command.
 fn cli_command() -> Command {
     let mut command = Cli::command().disable_help_subcommand(true);
@@ -90,14 +90,14 @@ fn completions(language: CompletionShell) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// A file that is generated.
+/// A generated file.
 struct GeneratedFile {
-    /// Below the directory that it is written to.
+    /// Relative to the directory that it is written to.
     path: String,
     text: String,
 }
 
-/// Writes files below `dir`.
+/// Writes the files below `dir`, and creates their directories.
 fn write_files(dir: &Path, files: &[GeneratedFile]) -> CommandResult {
     for file in files {
         let path = dir.join(&file.path);

@@ -1,12 +1,12 @@
-//! `fanfs init`: a volume file for mounts that there are.
+//! `fanfs init`: writes the configuration of a volume for existing mounts.
 //!
-//! In go directories; each is looked at by the same survey as `fanfs check` does. What the
-//! volume probably is, [`infer`] decides, purely; [`render`] writes it down with what was seen
-//! as comments. Without directories, [`candidates`] lists network mounts and which of them look
-//! like one volume, by the mount table alone.
+//! The inputs are directories. The survey of `fanfs check` probes each. From the survey,
+//! [`infer`] decides what the volume probably is, as a pure function. [`render`] writes the
+//! configuration, with the evidence as comments. Without directories, [`candidates`] lists the
+//! network mounts, and groups those that look like one volume, using only the mount table.
 //!
-//! *Invariant:* what is written is accepted by [`config::load`], and `fanfs check` finds no
-//! error in it: where that cannot be had, nothing is written.
+//! *Invariant:* [`config::load`] accepts every file written here, and `fanfs check` finds no
+//! error in it. If such a file is not possible, nothing is written.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -28,18 +28,18 @@ mod render;
 
 /// Arguments of `fanfs init`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
-  fanfs init                                          list mounts, and what looks like one volume
-  fanfs init /mnt/n1 /mnt/n2 /mnt/n3                  print a volume file for these
-  fanfs init /mnt/n1 /mnt/n2 --output /etc/fanfs/genomes.toml
-  fanfs init /mnt/a /mnt/b --mode copies --json       what was seen and guessed
+#[command(after_help = "\
+fanfs init probes the directories and guesses the volume's name and mode, the replicas' names and
+nodes, and the chunk size if the mounts show which cluster it is. The file contains the evidence as
+comments. The command changes nothing on the replicas.
 
-Guessed are the volume's name, its mode, the replicas' names and nodes, and, where the cluster is
-known by its mounts, the chunk size. Each guess is in the file with its reason. The replicas are
-looked at, and nothing is changed on them.
+Examples:
+  fanfs init                                      list network mounts that look like one volume
+  fanfs init /mnt/n1 /mnt/n2 /mnt/n3              print the configuration of a volume over these
+  fanfs init /mnt/a /mnt/b --mode copies --json   print the guesses and their evidence
 
-Exit status: 0 done; 1 a directory is not mounted, does not answer, or the directories cannot be
-one volume; 2 wrong usage.")]
+Exit status: 0 done; 1 a directory is not mounted or does not answer, the directories cannot be one
+volume, or FILE exists; 2 wrong usage.")]
 pub(super) struct Args {
     /// Directories where the same data is mounted [default: list the network mounts]
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
@@ -51,18 +51,18 @@ pub(super) struct Args {
     /// Overwrite FILE
     #[arg(long, requires = "output")]
     force: bool,
-    /// The volume's name [default: that of FILE, or of what is exported]
+    /// The volume's name [default: the name of FILE, or else of the exported directory]
     #[arg(long, requires = "mounts")]
     name: Option<String>,
-    /// How the replicas relate [default: by what is seen]
+    /// How the replicas relate [default: guessed from the mounts]
     #[arg(long, requires = "mounts")]
     mode: Option<ModeName>,
-    /// Print JSON: what was seen and guessed, and the file's text
+    /// Print JSON: the guesses, their evidence and the text of the file
     #[arg(long)]
     json: bool,
 }
 
-/// A mode as an argument.
+/// The value of `--mode`.
 #[derive(Clone, Copy, ValueEnum)]
 enum ModeName {
     /// One file system, seen through several mounts
@@ -71,7 +71,7 @@ enum ModeName {
     Copies,
 }
 
-/// Names a volume where nothing else does.
+/// The volume's name if nothing suggests a better one.
 const DEFAULT_NAME: &str = "data";
 
 pub(super) fn run(args: &Args) -> CommandResult {
@@ -92,8 +92,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     let wanted = args.output.as_deref().filter(|path| !args.force && path.exists());
     if let Some(path) = wanted {
-        let what = format!("{} exists; choose another file, or --force", path.display());
-        return Err(Failure::failed(what));
+        let what = "exists; choose another file, or overwrite it with --force";
+        return Err(Failure::failed(format!("{} {what}", path.display())));
     }
     let mut survey = survey_directories(&args.mounts);
     check_survey(&survey)?;
@@ -123,11 +123,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
     write_or_print(args, &guess)
 }
 
-/// Prints the file or puts it where it belongs.
+/// Writes the file to `--output`, or prints it.
 fn write_or_print(args: &Args, guess: &infer::InferredVolume) -> CommandResult {
     let file = args.output.as_deref();
     let text = render::render_config(guess, file);
-    // What cannot be written down is found here.
+    // A configuration that fanfs itself refuses must not be written.
     let source = file.unwrap_or(Path::new("fanfs init"));
     config::parse(&text, source).map_err(Failure::usage)?;
     if let Some(path) = file {
@@ -154,8 +154,7 @@ fn write_or_print(args: &Args, guess: &infer::InferredVolume) -> CommandResult {
     }
 }
 
-/// Looks at all directories. Names and sizes are asked for whatever the mode is: they say
-/// what it is.
+/// Surveys all directories. It always lists names and sizes, because they show the mode.
 fn survey_directories(mounts: &[PathBuf]) -> Survey {
     let subject = |path: &PathBuf| ReplicaSpec {
         name: path.display().to_string(),
@@ -175,10 +174,10 @@ fn survey_directories(mounts: &[PathBuf]) -> Survey {
     survey(question, DEFAULT_LIMIT)
 }
 
-/// A volume with every default.
+/// A configuration in which every setting has its default.
 const MINIMAL_CONFIG: &str = "volume = { name = 'v', mode = 'shared' }\nreplica = [{ path = '/' }]";
 
-/// The path as it is to be written. A `..` in it is refused in a volume, as what it leads to
+/// The path to write into the file. A configuration must not contain `..`, because its target
 /// depends on symbolic links.
 fn normalize_path(path: &Path) -> PathBuf {
     let has_parent = path.components().any(|part| part == Component::ParentDir);
@@ -186,18 +185,18 @@ fn normalize_path(path: &Path) -> PathBuf {
     canonical.unwrap_or_else(|| absolute(path))
 }
 
-/// The errors of single directories, and of one that is there twice.
+/// Checks each directory, and that no directory is listed twice.
 fn check_survey(survey: &Survey) -> Result<(), Failure> {
     let mut seen: Vec<(&Path, &Path)> = Vec::new();
     for (_, sight) in survey.replicas.iter() {
         let path = sight.spec.path.as_path();
         let shown = path.display();
         if path.to_str().is_none() {
-            let what = format!("{path:?} is not UTF-8, and a volume file is; mount it elsewhere");
-            return Err(Failure::failed(what));
+            let what = "is not UTF-8, as a configuration must be; mount it elsewhere";
+            return Err(Failure::failed(format!("{path:?} {what}")));
         }
         if sight.mount.as_ref().is_some_and(|mount| mount.fs_type == "fuse.fanfs") {
-            let what = format!("{shown} is on a volume of fanfs; give the mounts below it");
+            let what = format!("{shown} is on a fanfs volume; list the mounts of its replicas");
             return Err(Failure::usage(what));
         }
         let canonical = match &sight.probe_result {
@@ -207,7 +206,7 @@ fn check_survey(survey: &Survey) -> Result<(), Failure> {
                 return Err(Failure::failed(format!("{shown} is not a directory")));
             }
             ProbeResult::Failed(why) => {
-                return Err(Failure::failed(format!("{shown} cannot be opened: {why}")));
+                return Err(Failure::failed(format!("cannot open {shown}: {why}")));
             }
             ProbeResult::TimedOut => {
                 let what = format!("{shown} did not answer within {:?}", survey.limit);
@@ -216,14 +215,14 @@ fn check_survey(survey: &Survey) -> Result<(), Failure> {
         };
         if let Some((_, other)) = seen.iter().find(|(known, _)| *known == canonical) {
             let what =
-                format!("{shown} and {} are one directory; give each mount once", other.display());
+                format!("{shown} and {} are one directory; list each mount once", other.display());
             return Err(Failure::usage(what));
         }
         seen.push((canonical, path));
         if survey.table_error.is_none() && !sight.is_mounted() {
             let what = format!(
-                "{shown} is not a mount, nor on a network file system; mount it, or write the \
-                 volume by hand, with `require_mount = false`"
+                "{shown} is neither a mount nor on a network file system; mount it, or write the \
+                 configuration by hand, with `require_mount = false`"
             );
             return Err(Failure::failed(what));
         }
@@ -231,7 +230,7 @@ fn check_survey(survey: &Survey) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file systems that servers say they export, by the mount's device number.
+/// The fsids that NFS servers report, by the mount's device number.
 fn read_nfs_fsids() -> Vec<infer::NfsFsid> {
     let text = std::fs::read_to_string("/proc/fs/nfsfs/volumes").unwrap_or_default();
     infer::parse_nfs_fsids(&text)

@@ -1,8 +1,8 @@
-//! `fanfs mount`: in the foreground, or as a daemon that is waited for until
-//! the mount answers.
+//! `fanfs mount`: serves a mount in the foreground, or starts a daemon and waits until the mount
+//! answers.
 //!
-//! The mount's processes are this command with hidden arguments; what each of them does is
-//! in [`crate::daemon`]. This module parses the arguments, and prints.
+//! All processes of a mount run this command with hidden arguments. This module parses the
+//! arguments and prints messages; [`crate::daemon`] does the work of each process.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,54 +17,67 @@ use crate::daemon::{
 
 /// Arguments of `fanfs mount`.
 #[derive(clap::Args)]
+#[command(after_help = "\
+fanfs mount starts a daemon and returns when the mount answers. If the daemon cannot start, the
+error is shown here and nothing is mounted. fanfs umount unmounts the volume.
+
+A volume is read-only unless its configuration has access = \"rw\". mount.fanfs(8) describes all
+mount options, and lines for /etc/fstab.
+
+Examples:
+  fanfs mount genomes /genomes -o allow_other      let other users use the mount
+  fanfs mount genomes /genomes --foreground        log to the terminal; Ctrl-C unmounts
+  fanfs mount ./genomes.toml /genomes -o keeper    start the daemon again if it dies
+
+Exit status: 0 the mount answers; 1 mounting failed; 2 wrong usage or configuration.")]
 pub(crate) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     pub(super) volume: PathBuf,
-    /// The directory to mount it on; what is in it is hidden meanwhile
+    /// The directory to mount on; the mount hides its contents
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     pub(super) mount_point: PathBuf,
     /// Mount options, comma-separated, as in /etc/fstab: allow_other, noexec, suid, dev,
-    /// keeper, log=FILE; ro, noauto, _netdev, x-systemd.* and other standard ones are accepted
+    /// keeper, log=FILE; mount(8)'s own, such as ro, noauto, _netdev and x-systemd.*, are accepted
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(super) options: Vec<String>,
-    /// Stay in the foreground and log to standard error; SIGTERM and SIGINT unmount
+    /// Stay in the foreground, and log to standard error; SIGTERM and SIGINT unmount
     #[arg(long, short = 'f')]
     pub(super) foreground: bool,
-    /// Log to this file [default: MOUNTPOINT's name with .log in the run-time directory]
+    /// Log to FILE [default: a file in the run-time directory, named after MOUNTPOINT]
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
     #[command(flatten)]
     pub(super) hidden: HiddenArgs,
-    /// Called as mount(8)'s helper
+    /// Whether mount(8) called this program as its helper
     #[arg(skip)]
     pub(super) by_mount: bool,
 }
 
-/// The arguments with which other processes of the mount, and mount(8), start this one.
+/// Arguments that only other processes of the mount, and mount(8), pass to this one.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(super) struct HiddenArgs {
-    /// Say on standard output how starting went, then detach
+    /// Report on standard output whether the start succeeded, then detach
     #[arg(long, hide = true)]
     ready: bool,
-    /// Ignore options that are not known
+    /// Ignore unknown mount options
     #[arg(long, hide = true)]
     pub(super) sloppy: bool,
-    /// Started by a keeper, which says on standard input what to do
+    /// A keeper started this process, and sends its instructions on standard input
     #[arg(long, hide = true)]
     kept: bool,
-    /// Started by a daemon, which hands its mount over by standard input
+    /// A daemon started this process, and hands its mount over on standard input
     #[arg(long, hide = true)]
     successor: bool,
 }
 
 impl HiddenArgs {
-    /// Those of mount(8)'s helper.
+    /// The arguments of mount(8)'s helper.
     pub(super) fn of_helper(sloppy: bool) -> Self {
         Self { sloppy, ..Self::default() }
     }
 
-    /// The role that another process of the mount wants.
+    /// The role that another process of the mount requested.
     fn child_role(self) -> Option<ChildRole> {
         match self {
             Self { successor: true, .. } => Some(ChildRole::Successor),
@@ -78,7 +91,7 @@ impl HiddenArgs {
 pub(super) fn run(mut args: Args) -> CommandResult {
     let options = ParsedMountOptions::parse(&args.options, args.hidden.sloppy)?;
     let role = ProcessRole::new(args.hidden.child_role(), args.foreground, options.keeper);
-    // mount(8)'s helper and the process that started this one have found the file.
+    // Otherwise mount(8)'s helper, or the process that started this one, has found the file.
     if role.is_first_process() && !args.by_mount {
         args.volume = volume::config_file_to_mount(&args.volume)?;
     }
@@ -105,15 +118,16 @@ impl From<ProcessError> for Failure {
 fn check_rw_contradiction(args: &Args) -> Result<(), Failure> {
     let file = args.volume.display();
     if args.by_mount {
-        // mount(8) passes `rw` also by default, so the user may not have asked for it. Its
-        // own warning about a write-protected device has the same words.
+        // mount(8) also passes `rw` by default, so the user may not have asked for it. The
+        // words are those of mount(8)'s own warning about a write-protected device.
         print_message(&format!(
             "mount.fanfs: WARNING: {file} has [volume] access = \"ro\", mounted read-only"
         ));
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "{file}: mount option `rw` contradicts [volume] access = \"ro\"; set access = \"rw\" there, or leave the option out"
+        "{file}: mount option `rw` contradicts [volume] access = \"ro\"; set access = \"rw\" \
+         there, or remove the option"
     )))
 }
 
@@ -132,7 +146,7 @@ impl Args {
         }
     }
 
-    /// How to start this program again for this mount, from any directory.
+    /// The command that starts this program again for this mount, from any directory.
     fn respawn_command(&self, log: Option<&Path>) -> RespawnCommand {
         let mut options: Vec<OsString> = Vec::new();
         if self.foreground {

@@ -1,11 +1,11 @@
-//! Calls by mount(8) and mount.fuse3, which have arguments of their own.
+//! Calls by mount(8) and mount.fuse3, whose arguments differ from those of `fanfs mount`.
 //!
-//! mount(8) calls `mount.fanfs SOURCE TARGET [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t
-//! TYPE]` for type `fanfs`; for type `fuse.fanfs` mount.fuse3 calls `fanfs SOURCE TARGET -o
+//! For type `fanfs`, mount(8) calls `mount.fanfs SOURCE TARGET [-sfnv] [-N NAMESPACE] [-o
+//! OPTIONS] [-t TYPE]`. For type `fuse.fanfs`, mount.fuse3 calls `fanfs SOURCE TARGET -o
 //! OPTIONS`.
 //!
-//! *Invariant:* `mount.fanfs` ends with mount(8)'s exit statuses, 1 for usage and 32 for a
-//! mount that failed; everything else with those of [`super::EXIT_STATUS`].
+//! *Invariant:* `mount.fanfs` ends with mount(8)'s exit statuses: 1 for usage, 32 for a mount
+//! that failed. Every other call ends with those of [`super::EXIT_STATUS`].
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -23,12 +23,12 @@ use crate::control;
 
 /// The action that mount(8) or mount.fuse3 requests.
 pub(super) enum HelperAction {
-    /// A mount, in this mount name space.
+    /// A mount, in `name_space` if that is set.
     Mount {
         args: Box<mount::Args>,
         name_space: Option<OsString>,
     },
-    /// `-f`: all but the mount.
+    /// `-f`: everything except the mount itself.
     Fake(PathBuf),
     Help,
     Version,
@@ -37,12 +37,12 @@ pub(super) enum HelperAction {
 /// A call by mount(8) or mount.fuse3.
 pub(super) struct HelperCall {
     action: Result<HelperAction, Failure>,
-    /// Whether mount(8) has called, and is told what it understands.
+    /// Whether mount(8) is the caller: it expects its own exit statuses.
     is_from_mount: bool,
 }
 
 impl HelperCall {
-    /// Does what was wanted. The failure comes with the exit status for the caller.
+    /// Carries out the action. A failure comes with the exit status for the caller.
     pub(super) fn run(self) -> Result<ExitCode, (Failure, u8)> {
         let done = self.action.and_then(|wish| match wish {
             HelperAction::Help => print_help(),
@@ -56,7 +56,7 @@ impl HelperCall {
             HelperAction::Mount { mut args, name_space } => {
                 control::check_runtime_dir().map_err(Failure::usage)?;
                 if let Some(name_space) = name_space {
-                    // There, the current directory is another one.
+                    // The current directory changes with the mount namespace.
                     args.volume = absolute(&args.volume);
                     args.mount_point = absolute(&args.mount_point);
                     enter_name_space(&name_space)?;
@@ -75,7 +75,7 @@ impl HelperCall {
     }
 }
 
-/// The call, where mount(8) or mount.fuse3 calls.
+/// The call, if mount(8) or mount.fuse3 is the caller.
 pub(super) fn detect_helper_call(args: &[OsString]) -> Option<HelperCall> {
     let name = Path::new(args.first()?).file_name()?.to_str()?;
     let of_mount = matches!(name, "mount.fanfs" | "mount.fuse.fanfs");
@@ -88,8 +88,8 @@ pub(super) fn detect_helper_call(args: &[OsString]) -> Option<HelperCall> {
     })
 }
 
-/// `fanfs SOURCE TARGET ...`: no command contains a slash or a dot, and none takes `-o`
-/// right behind an absolute path.
+/// Whether the arguments are `fanfs SOURCE TARGET ...`: no command's name contains a slash, a
+/// dot or a `#`, and a mount has `-o` after an absolute path.
 fn is_mount_fuse3_call(args: &[OsString]) -> bool {
     let word = |i: usize| args.get(i).and_then(|word| word.to_str()).filter(|w| !w.is_empty());
     let Some(source) = word(1) else { return false };
@@ -102,7 +102,7 @@ fn is_mount_fuse3_call(args: &[OsString]) -> bool {
         || (target.starts_with('/') && word(3) == Some("-o") && !is_command())
 }
 
-/// The arguments of a helper, as mount(8) has them.
+/// The arguments of a mount helper, as mount(8) defines them.
 #[derive(Default)]
 struct Invocation {
     /// The arguments that are not flags: the volume and the mount point.
@@ -115,7 +115,7 @@ struct Invocation {
     fake: bool,
     /// `-N`
     name_space: Option<OsString>,
-    /// `-h` or `-V`, which comes before anything else.
+    /// `-h` or `-V`, which take precedence over everything else.
     information: Option<HelperAction>,
 }
 
@@ -129,12 +129,12 @@ impl Invocation {
                 Some("-V" | "--version") => call.information = Some(HelperAction::Version),
                 Some("-o") => {
                     let list = args.next().and_then(|list| list.to_str());
-                    let missing = || Failure::Usage("`-o` wants a list of options".into());
+                    let missing = || Failure::Usage("`-o` needs a list of options".into());
                     call.option_lists.push(list.ok_or_else(missing)?.to_owned());
                 }
                 Some("-t") => drop(args.next()),
                 Some("-N") => {
-                    let missing = || Failure::Usage("`-N` wants a mount name space".into());
+                    let missing = || Failure::Usage("`-N` needs a mount namespace".into());
                     call.name_space = Some(args.next().ok_or_else(missing)?.clone());
                 }
                 Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
@@ -154,7 +154,7 @@ impl Invocation {
             match flag {
                 's' => self.sloppy = true,
                 'f' => self.fake = true,
-                // No mtab to leave alone, nothing more to say.
+                // fanfs writes no mtab, and has no more verbose output.
                 'n' | 'v' => {}
                 flag => return Err(Failure::Usage(format!("flag `-{flag}` is not known"))),
             }
@@ -162,7 +162,7 @@ impl Invocation {
         Ok(())
     }
 
-    /// The requested action. `of_mount` is set if mount(8) calls, and not mount.fuse3.
+    /// The requested action. `of_mount` says that mount(8) is the caller, not mount.fuse3.
     fn action(mut self, of_mount: bool) -> Result<HelperAction, Failure> {
         if let Some(information) = self.information {
             return Ok(information);
@@ -171,8 +171,7 @@ impl Invocation {
             Failure::Usage("usage: mount.fanfs VOLUME MOUNTPOINT [-o OPTIONS]; see --help".into())
         })?;
         if !of_mount {
-            // mount.fuse3 puts `dev,suid` into the list for root by itself, so there
-            // no user has asked for them.
+            // For root, mount.fuse3 adds `dev,suid` by itself: the user did not ask for them.
             for list in &mut self.option_lists {
                 let asked = list.split(',').filter(|option| !matches!(*option, "dev" | "suid"));
                 *list = asked.collect::<Vec<_>>().join(",");
@@ -200,8 +199,8 @@ impl Invocation {
     }
 }
 
-/// Enters the mount name space of a process, or the one that a file stands for. There is one
-/// thread yet, as that demands.
+/// Enters the mount namespace of a process, or the one that a file stands for. The kernel
+/// demands that the process has a single thread, as it has at this point.
 fn enter_name_space(name_space: &OsStr) -> Result<(), Failure> {
     let text = name_space.to_string_lossy();
     let path = match text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -212,23 +211,24 @@ fn enter_name_space(name_space: &OsStr) -> Result<(), Failure> {
         use std::os::fd::AsFd;
         Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount))?)
     });
-    entered.map_err(|e| Failure::failed(format!("mount name space {}: {e}", path.display())))
+    let shown = path.display();
+    entered.map_err(|e| Failure::failed(format!("cannot enter mount namespace {shown}: {e}")))
 }
 
 fn print_help() -> CommandResult {
     let mut text = "\
-Mounts a volume of fanfs; mount(8) calls this for type fanfs.
+Mount a fanfs volume. mount(8) calls this program for file systems of type fanfs.
 
 Usage: mount -t fanfs VOLUME MOUNTPOINT [-o OPTIONS]
        mount.fanfs VOLUME MOUNTPOINT [-sfnv] [-N NAMESPACE] [-o OPTIONS]
 
-VOLUME is a volume file, or the NAME of /etc/fanfs/NAME.toml.
+VOLUME is a configuration file, or the NAME of /etc/fanfs/NAME.toml.
 
-  -s            ignore options that are not known
-  -f            mount nothing; say whether the configuration is valid
-  -n, -v        accepted, without effect
-  -N NAMESPACE  the mount name space: a process's id, or a file
-  -o OPTIONS    a list, separated by commas:
+  -s            ignore unknown mount options
+  -f            check the configuration, and mount nothing
+  -n, -v        accepted, no effect
+  -N NAMESPACE  mount in this mount namespace: a process id, or a file
+  -o OPTIONS    mount options, separated by commas:
 "
     .to_owned();
     for (name, what) in SUPPORTED_OPTIONS {

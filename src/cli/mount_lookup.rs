@@ -22,10 +22,10 @@ use crate::volume::{path_serde, shell_word};
 /// How long a command waits for an answer from a mount.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Time between two questions to a mount whose daemon is being replaced.
+/// The interval between requests to a mount whose daemon is being replaced.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The fanfs mount at this path, which is canonical.
+/// The fanfs mount at `path`, which must be canonical.
 pub(super) fn find_mount(path: &Path) -> Option<FanfsMount> {
     let table = MountTable::read().unwrap_or_default();
     table.top_mount_at(path).and_then(FanfsMount::from_mount)
@@ -48,11 +48,11 @@ pub(super) struct UnansweredMount {
 enum UnansweredReason {
     /// It has died and left its mount.
     Dead,
-    /// It runs, and answers neither here nor through the mount.
+    /// It runs, but answers neither on its control socket nor through the mount.
     Silent,
-    /// It serves the mount, and has no control socket here.
+    /// It serves the mount, but has no control socket in this run-time directory.
     Unreachable,
-    /// It belongs to this other user, and does not answer the caller.
+    /// It belongs to this other user, and does not answer the caller's requests.
     OtherUser(u32),
 }
 
@@ -67,7 +67,7 @@ impl UnansweredMount {
                     user if own.is_root() && user != 0 => format!("sudo -u '#{user}' "),
                     _ => String::new(),
                 };
-                // Only the kernel's table is left, and it has the name alone.
+                // Only the kernel's mount table is left, and it has only the name.
                 let (file, which) = match has_named_config(&served.volume) {
                     true => (volume, String::new()),
                     false => {
@@ -80,19 +80,19 @@ impl UnansweredMount {
             }
             _ if served.uid != own.as_raw() => {
                 let how = match served.uid {
-                    0 => format!("ask root, or use sudo: sudo fanfs status {point}"),
-                    user => format!("ask as that user: sudo -u '#{user}' fanfs status {point}"),
+                    0 => format!("use sudo, or ask root: sudo fanfs status {point}"),
+                    user => format!("run it as that user: sudo -u '#{user}' fanfs status {point}"),
                 };
                 (UnansweredReason::OtherUser(served.uid), how)
             }
             DaemonState::Unresponsive => {
-                let how = "its log may say why; fanfs umount --lazy detaches the mount".to_owned();
+                let how = "see its log; fanfs umount --lazy detaches the mount".to_owned();
                 (UnansweredReason::Silent, how)
             }
             DaemonState::Serving => {
                 let how = format!(
                     "compare FANFS_RUNTIME_DIR with that of the daemon; if the control socket was \
-                     removed, fanfs umount {point} and mount it again"
+                     removed, use fanfs umount {point} and mount it again"
                 );
                 (UnansweredReason::Unreachable, how)
             }
@@ -107,7 +107,7 @@ impl UnansweredMount {
             UnansweredReason::Silent => "its daemon does not answer".to_owned(),
             UnansweredReason::Unreachable => "its daemon has no control socket here".to_owned(),
             UnansweredReason::OtherUser(0) => {
-                "root mounted it, and only root may ask its daemon (permission denied)".to_owned()
+                "root mounted it, and only root may query its daemon (permission denied)".to_owned()
             }
             UnansweredReason::OtherUser(user) if geteuid().is_root() => {
                 format!(
@@ -115,12 +115,12 @@ impl UnansweredMount {
                 )
             }
             UnansweredReason::OtherUser(user) => {
-                format!("user {user} mounted it, and only that user and root may ask its daemon")
+                format!("user {user} mounted it, and only that user and root may query its daemon")
             }
         }
     }
 
-    /// State and remedy, on one line.
+    /// The mount, its state and the remedy, on one line.
     pub(super) fn text(&self) -> String {
         let point = printable(&self.mount_point.to_string_lossy());
         let volume = printable(&self.volume);
@@ -128,7 +128,7 @@ impl UnansweredMount {
         format!("{volume} at {point}: {state}; {}", self.remedy)
     }
 
-    /// Whether it belongs to another user: that is no fault of the volume.
+    /// Whether it belongs to another user: then the volume may well be healthy.
     pub(super) fn has_other_owner(&self) -> bool {
         matches!(self.daemon, UnansweredReason::OtherUser(_))
     }
@@ -169,9 +169,9 @@ fn is_handover_error(error: &io::Error) -> bool {
 
 /// Why there is no answer.
 pub(super) enum StatusError {
-    /// There is a mount.
+    /// There is a mount, but its daemon does not answer.
     Unanswered(UnansweredMount),
-    /// There is no mount, or the daemon has refused.
+    /// There is no mount, or the daemon refused the request.
     Failed(Failure),
 }
 
@@ -184,7 +184,7 @@ impl From<StatusError> for Failure {
     }
 }
 
-/// Why asking the daemon at `point` failed with `error`.
+/// The reason why a request to the daemon at `point` failed with `error`.
 pub(super) fn status_error(point: &Path, error: &io::Error) -> StatusError {
     use io::ErrorKind as K;
     let shown = point.display();
@@ -205,9 +205,9 @@ pub(super) fn status_error(point: &Path, error: &io::Error) -> StatusError {
 /// The mounted volumes.
 #[derive(Default)]
 pub(super) struct MountedVolumes {
-    /// Of those whose daemon answers.
+    /// The status of each volume whose daemon answers.
     pub(super) answers: Vec<Status>,
-    /// The others.
+    /// The volumes whose daemons do not answer.
     pub(super) unanswered: Vec<UnansweredMount>,
 }
 
@@ -217,7 +217,7 @@ pub(super) struct MountedVolumes {
 /// The run-time directory cannot be read.
 pub(super) fn list_volumes() -> io::Result<MountedVolumes> {
     let sockets = match control::list_sockets() {
-        // FANFS_RUNTIME_DIR names another user's directory.
+        // FANFS_RUNTIME_DIR may name another user's directory.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         sockets => sockets?,
     };
@@ -235,7 +235,7 @@ pub(super) fn list_volumes() -> io::Result<MountedVolumes> {
     };
     let silent: Vec<FanfsMount> =
         FanfsMount::all_visible(&table).into_iter().filter(is_silent).collect();
-    // All at once: each may take as long as its limits.
+    // All at once: each request may take up to its timeout.
     let found: Vec<_> = std::thread::scope(|scope| {
         let ask = |served| scope.spawn(move || retry_unanswered(served));
         let threads: Vec<_> = silent.into_iter().map(ask).collect();
@@ -251,7 +251,7 @@ pub(super) fn list_volumes() -> io::Result<MountedVolumes> {
     Ok(MountedVolumes { answers, unanswered })
 }
 
-/// Why this user may not unmount the volume at `point`, if another user mounted it.
+/// The reason why this user may not unmount the volume at `point`, if another user mounted it.
 pub(super) fn unmount_denied_reason(point: &Path) -> Option<String> {
     let served = find_mount(point)?;
     let own = geteuid();
@@ -264,11 +264,11 @@ pub(super) fn unmount_denied_reason(point: &Path) -> Option<String> {
     Some(match served.uid {
         0 => format!(
             "{volume} at {shown}: root mounted it, and only root may unmount it (permission \
-             denied); ask root, or use sudo: sudo fanfs umount {word}"
+             denied); use sudo, or ask root: sudo fanfs umount {word}"
         ),
         user => format!(
             "{volume} at {shown}: user {user} mounted it, and only that user and root may unmount \
-             it; unmount as that user: sudo -u '#{user}' fanfs umount {word}"
+             it; run it as that user: sudo -u '#{user}' fanfs umount {word}"
         ),
     })
 }
@@ -282,7 +282,7 @@ pub(super) fn unsupervised_mounts(volume: &str) -> Vec<String> {
     unkept.map(|one| one.mount_point.display().to_string()).collect()
 }
 
-/// Whether a mount whose daemon does not answer is one of this run-time directory, or dead.
+/// Whether a mount whose daemon does not answer belongs to this run-time directory, or is dead.
 pub(super) fn is_local_or_dead(served: &FanfsMount) -> bool {
     has_runtime_files(&served.mount_point)
         || served.daemon_state(ANSWER_TIMEOUT) == DaemonState::Dead
@@ -295,7 +295,7 @@ fn has_runtime_files(mount_point: &Path) -> bool {
         .any(|path| path(mount_point).exists())
 }
 
-/// A mount that has not answered, asked again if it is served: a daemon that starts, ends
+/// Retries a mount that has not answered, if its daemon serves it: a daemon that starts, ends
 /// or is being replaced has no control socket for a moment. `None` if there is nothing to
 /// report.
 fn retry_unanswered(served: FanfsMount) -> Option<Result<Box<Status>, UnansweredMount>> {

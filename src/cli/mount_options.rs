@@ -1,18 +1,18 @@
-//! `-o`: the options that mount(8) and /etc/fstab know.
+//! `-o`: the options that mount(8) and /etc/fstab use.
 //!
-//! mount.fuse3 adds `dev,suid` to them by itself, and mount(8) takes both away, as the kernel
-//! has flags for their opposites alone. So there are `fanfs.suid` and `fanfs.dev`, which both
-//! programs pass on.
+//! mount.fuse3 adds `dev,suid` to them by itself, and mount(8) removes both, because the kernel
+//! has flags only for their opposites. Therefore fanfs has `fanfs.suid` and `fanfs.dev`, which
+//! both programs pass on.
 
 use std::path::PathBuf;
 
 use super::Failure;
 use crate::daemon::MountOverrides;
 
-/// What `-o` can say.
+/// The options of `-o`, parsed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ParsedMountOptions {
-    /// What the mount takes of them.
+    /// The settings of the mount that the options override.
     pub(super) overrides: MountOverrides,
     /// `log=FILE`
     pub(super) log: Option<PathBuf>,
@@ -24,8 +24,7 @@ pub(super) struct ParsedMountOptions {
     pub(super) wants_write: bool,
 }
 
-/// Options that change nothing here: mount(8)'s own, systemd's, and such as are
-/// always the case.
+/// Options without effect in fanfs: mount(8)'s own, systemd's, and options that are always on.
 pub(super) const IGNORED_OPTIONS: &[&str] = &[
     "defaults",
     "auto",
@@ -58,72 +57,71 @@ pub(super) const IGNORED_OPTIONS: &[&str] = &[
     "exec",
 ];
 
-/// Options that do something, and what.
+/// Options with an effect, and their descriptions.
 pub(super) const SUPPORTED_OPTIONS: &[(&str, &str)] = &[
-    ("ro", "Nothing can be changed, whatever the volume's `access` says."),
+    ("ro", "Mount read-only, even if the volume has `access = \"rw\"`."),
     (
         "rw",
-        "The volume has `access = \"rw\"`; refused where it has not. mount(8) says this by itself, \
-         so there a volume that is read-only is mounted so, with a warning.",
+        "Require a volume with `access = \"rw\"`: `fanfs mount` refuses any other. mount(8) passes \
+         `rw` by default, so mount.fanfs mounts a read-only volume read-only, and warns.",
     ),
-    ("allow_other", "Other users may use the mount, as `[fuse] allow_other = true`."),
-    ("noexec, exec", "Whether programs may be run from the mount; `exec` by default."),
+    ("allow_other", "Let other users use the mount; same as `[fuse] allow_other = true`."),
+    ("noexec, exec", "Forbid or allow running programs from the mount. The default is `exec`."),
     (
         "suid, nosuid",
-        "Whether set-id bits are honoured; `nosuid` by default. mount(8) removes `suid` from the \
-         options that it passes on, and mount.fuse3 adds it by itself, so it has an effect for \
-         `fanfs mount` and `mount.fanfs` alone; see `fanfs.suid`.",
+        "Honor or ignore set-id bits. The default is `nosuid`. mount(8) removes `suid` from the \
+         options that it passes on, and mount.fuse3 adds it by itself. So `suid` works only with \
+         direct calls of `fanfs mount` or `mount.fanfs`; use `fanfs.suid` elsewhere.",
     ),
-    ("dev, nodev", "Whether device nodes are honoured; as `suid`."),
+    ("dev, nodev", "Honor or ignore device nodes; the default and the limits of `suid` apply."),
     (
         "fanfs.suid",
-        "Set-id bits are honored: as `suid`, for mount(8) and /etc/fstab, with type `fanfs` and \
-         with type `fuse.fanfs`. `nosuid`, which `user` and `users` imply, wins over it.",
+        "Honor set-id bits, also through mount(8) and /etc/fstab, with types `fanfs` and \
+         `fuse.fanfs`. `nosuid`, which `user` and `users` imply, overrides it.",
     ),
-    ("fanfs.dev", "Device nodes are honored; as `fanfs.suid`."),
+    ("fanfs.dev", "Honor device nodes, as `fanfs.suid` does set-id bits; `nodev` overrides it."),
     (
         "keeper, nokeeper",
-        "A second, small process has the FUSE device open as well, and starts the daemon again \
-         when it dies: what is open stays so (Linux 6.9). Not the default.",
+        "Start a second, small process that also holds the FUSE device open, and starts the \
+         daemon again if it dies. Open files stay open (Linux 6.9). The default is `nokeeper`.",
     ),
     (
         "_netdev",
-        "The replicas need the network: at the start of the machine after it, at its end before \
-         it, also for systemd once it is mounted.",
+        "The replicas need the network: mount after the network is up, and unmount before it \
+         goes down. systemd keeps to this order after the mount, too.",
     ),
-    ("log=FILE", "Where the daemon logs; a file in `/run/fanfs` by default."),
-    ("remount", "Refused: unmount and mount again, or `fanfs reload`."),
+    ("log=FILE", "The daemon's log file. The default is a file in `/run/fanfs`."),
+    ("remount", "Not supported: unmount and mount again, or use `fanfs reload`."),
 ];
 
-/// The names in [`SUPPORTED_OPTIONS`], as there.
+/// The names in [`SUPPORTED_OPTIONS`], in the same order.
 fn supported_names() -> impl Iterator<Item = &'static str> {
     SUPPORTED_OPTIONS.iter().flat_map(|(names, _)| names.split(", "))
 }
 
-/// Whether it does something, and takes no value: `ro=0` would be taken for `ro`.
+/// Whether it is an option with an effect and without a value. Otherwise `ro=0` would mean `ro`.
 fn is_flag(option: &str) -> bool {
     supported_names().any(|name| name == option)
 }
 
-/// The names that can be meant by a misspelt one.
+/// The names to suggest for a misspelled option.
 fn suggested_names() -> impl Iterator<Item = &'static str> {
     let name = |name: &'static str| name.split('=').next().unwrap_or(name);
     supported_names().filter(|name| *name != "remount").map(name).chain(["fsname", "subtype"])
 }
 
 impl ParsedMountOptions {
-    /// Reads comma-separated lists. Unknown options are refused, or ignored
-    /// where the caller is `sloppy`.
+    /// Parses comma-separated lists. An unknown option is an error; `sloppy` ignores it.
     pub(super) fn parse(lists: &[String], sloppy: bool) -> Result<Self, Failure> {
         let mut options = Self::default();
-        // mount(8) sorts the options, so it does not matter which of these is the last.
+        // mount(8) sorts the options, so the order of these must not matter.
         let mut honored = HonoredFlags::default();
         let mut refused = HonoredFlags::default();
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             if option.contains('=') && is_flag(key) {
                 return Err(Failure::Usage(format!(
-                    "mount option `{key}` takes no value; write `{key}` alone, or leave it out"
+                    "mount option `{key}` takes no value; write `{key}` alone, or remove it"
                 )));
             }
             match key {
@@ -152,14 +150,16 @@ impl ParsedMountOptions {
                 "_netdev" => options.netdev = true,
                 "log" if !value.is_empty() => options.log = Some(value.into()),
                 "log" => {
-                    return Err(Failure::Usage("mount option `log` wants a file: log=FILE".into()));
+                    return Err(Failure::Usage("mount option `log` needs a file: log=FILE".into()));
                 }
                 "remount" => {
                     return Err(Failure::Usage(
-                        "mount option `remount` is not supported; unmount and mount again".into(),
+                        "mount option `remount` is not supported; unmount and mount again, or use \
+                         fanfs reload"
+                            .into(),
                     ));
                 }
-                // The volume's name is shown, as other tools look for it.
+                // The mount's source always shows the volume's name: other tools look for it.
                 "fsname" | "subtype" | "comment" => {}
                 key if IGNORED_OPTIONS.contains(&key)
                     || key.starts_with("x-")
@@ -174,7 +174,7 @@ impl ParsedMountOptions {
     }
 }
 
-/// What of the files in the mount counts.
+/// Which properties of files in the mount the kernel honors.
 #[derive(Clone, Copy, Debug, Default)]
 struct HonoredFlags {
     suid: bool,
@@ -223,7 +223,7 @@ mod tests {
             assert!(parse(list).is_err_and(|failure| failure.exit_status() == 2), "{list}");
         }
         let text = parse("ro=0").err().map(|failure| failure.text()).unwrap();
-        assert_eq!(text, "mount option `ro` takes no value; write `ro` alone, or leave it out");
+        assert_eq!(text, "mount option `ro` takes no value; write `ro` alone, or remove it");
         assert!(parse("log=/l,fsname=f,x-systemd.idle-timeout=60,comment=a=b").is_ok());
     }
 

@@ -1,4 +1,4 @@
-//! `fanfs reload`: a mounted volume goes on with its configuration as it is now.
+//! `fanfs reload`: applies a changed configuration to a mounted volume.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -10,11 +10,23 @@ use crate::status::{ReplicaStatus, Status};
 
 /// Arguments of `fanfs reload`.
 #[derive(clap::Args)]
+#[command(after_help = "\
+fanfs reload starts a daemon with the new configuration, which takes over the mount from the old
+daemon. Open files stay open; reads wait for a moment. If the configuration is wrong, or the new
+daemon cannot take over, the old one continues. Only the daemon's user and root can run this
+command. A few keys cannot change while the volume is mounted; docs/CONFIGURATION.md lists them.
+
+Examples:
+  fanfs reload genomes
+  fanfs reload genomes /etc/fanfs/genomes-new.toml
+
+Exit status: 0 the new configuration is in use; 1 the new daemon did not take over; 2 wrong usage or
+configuration.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
-    /// Its configuration from now on, as VOLUME [default: the file that it was mounted with]
+    /// The new configuration, a name or a file [default: the file of the mounted volume]
     #[arg(value_name = "FILE", value_hint = clap::ValueHint::AnyPath)]
     file: Option<PathBuf>,
 }
@@ -25,7 +37,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let volume = args.file.as_deref().map(volume::config_file).transpose()?;
     let volume = volume.as_deref().map(absolute);
     let source = volume.clone().unwrap_or_else(|| now.source.clone());
-    // Loaded here as well: its errors are shown as `fanfs mount` shows them.
+    // Loaded here too, so that its errors are shown as `fanfs mount` shows them.
     let config = config::load(&source).map_err(Failure::usage)?;
     crate::daemon::check_placement(&config).map_err(Failure::usage)?;
     let fixed = [
@@ -34,7 +46,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     ];
     if let Some((_, what)) = fixed.iter().find(|(changed, _)| *changed) {
         return Err(Failure::usage(format!(
-            "{}: {what} cannot be changed while the volume is mounted",
+            "{}: {what} cannot change while the volume is mounted; unmount it and mount it again",
             source.display()
         )));
     }
@@ -44,7 +56,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     upgrade::print_report(&over, &format!("configuration {}\n{changed}", source.display()))
 }
 
-/// The changes of the replicas in one line: "replicas 3 -> 4: added n4".
+/// The changes of the replicas on one line: "replicas 3 -> 4: added n4".
 fn describe_replica_changes(before: &Status, after: &Status) -> String {
     let locations = |status: &Status| -> Vec<ReplicaLocation> {
         let location = |one: &ReplicaStatus| ReplicaLocation {
@@ -79,7 +91,7 @@ fn describe_changes(before: &[ReplicaLocation], after: &[ReplicaLocation]) -> St
     let said: Vec<_> = said.map(|(what, names)| format!("{what} {}", names.join(", "))).collect();
     let mut text = format!("replicas {} -> {}: ", before.len(), after.len());
     let _ = match said.is_empty() {
-        true => writeln!(text, "the same"),
+        true => writeln!(text, "unchanged"),
         false => writeln!(text, "{}", said.join("; ")),
     };
     text
@@ -99,7 +111,7 @@ mod tests {
         let three = all(&["n1", "n2", "n3"]);
         let four = all(&["n1", "n2", "n3", "n4"]);
         assert_eq!(describe_changes(&three, &four), "replicas 3 -> 4: added n4\n");
-        assert_eq!(describe_changes(&three, &three), "replicas 3 -> 3: the same\n");
+        assert_eq!(describe_changes(&three, &three), "replicas 3 -> 3: unchanged\n");
         let mut other = all(&["n2", "n4"]);
         other[0].path = "/srv/n2".into();
         assert_eq!(

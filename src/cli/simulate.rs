@@ -1,5 +1,4 @@
-//! `fanfs simulate`: what a cluster would deliver, under fanfs and under simpler
-//! policies.
+//! `fanfs simulate`: simulates the rates of a cluster under fanfs and under simpler policies.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -14,17 +13,21 @@ use crate::telemetry::trace;
 
 /// Arguments of `fanfs simulate`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "\
+fanfs simulate runs the daemon's planner and scheduler in simulated time, on the cluster and the
+readers that a scenario describes. It reads no replica. A scenario and a seed always give the same
+result.
+
+Examples:
   fanfs simulate config/scenarios/mapr-r3.toml
   fanfs simulate config/scenarios/mapr-r3.toml --trace reads.jsonl")]
 pub(super) struct Args {
-    /// The scenario; config/scenarios/ has examples, docs/PLACEMENT.md the keys
+    /// The scenario file; config/scenarios/ has examples, docs/PLACEMENT.md describes the keys
     scenario: PathBuf,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Have the readers of a recording read instead of the scenario's: what `fanfs trace
-    /// --output` wrote
+    /// Replay the readers of a recording of `fanfs trace --output`, instead of the scenario's
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Use this seed instead of the scenario's
@@ -54,7 +57,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         load_replay(&mut scenario, path)?;
     }
     let mut report = SimulationReport { reads: Vec::new(), metadata: Vec::new() };
-    // Any instant will do: the simulation only counts from it.
+    // Any instant works: the simulation only measures from it.
     let epoch = Instant::now();
     if let Some(world) = &scenario.world {
         if scenario.runs_raw {
@@ -92,7 +95,8 @@ fn load_replay(scenario: &mut Scenario, path: &Path) -> Result<(), Failure> {
     let recorded =
         trace::parse_replays(&read_text(path)?).map_err(|what| path_failure(path, what))?;
     if recorded.is_empty() {
-        return Err(path_failure(path, "there is no read in it that was answered"));
+        let what = "it contains no read that was answered; record it again while files are read";
+        return Err(path_failure(path, what));
     }
     scenario.replay(&recorded).map_err(|what| path_failure(path, what))
 }
@@ -100,7 +104,7 @@ fn load_replay(scenario: &mut Scenario, path: &Path) -> Result<(), Failure> {
 fn load_scenario(path: &Path) -> Result<Scenario, Failure> {
     let mut scenario = parse(&read_text(path)?).map_err(|what| path_failure(path, what))?;
     for ReaderTrace { reader, file: trace } in std::mem::take(&mut scenario.traces) {
-        // Beside the scenario, as it would be handed on.
+        // The path is relative to the scenario's directory, so that both can be moved together.
         let trace = path.parent().unwrap_or(Path::new("")).join(trace);
         let ranges = parse_trace(&read_text(&trace)?).map_err(|what| path_failure(&trace, what))?;
         scenario.workload.readers[reader].reads = ReadPattern::Trace(ranges);
@@ -117,7 +121,7 @@ fn render_table(report: &SimulationReport) -> String {
             "MB/s",
             "seconds",
             "local",
-            "twice",
+            "dup",
             "p50 ms",
             "p99 ms",
             "max ms",

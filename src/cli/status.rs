@@ -1,4 +1,6 @@
-//! `fanfs status`.
+//! `fanfs status`: the state of mounted volumes, for people, for programs and for monitoring.
+
+mod warnings;
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -9,32 +11,32 @@ use serde::Serialize;
 
 use super::mount_lookup::{self, MountedVolumes, StatusError, UnansweredMount};
 use super::{CommandResult, Failure, print_result, printable, to_json, volume};
-use crate::format::{format_bytes, format_count, format_micros};
-use crate::replicas::health::{HealthReason, HealthState};
+use crate::format::{format_bytes, format_count, format_micros, format_percent, to_mib};
 use crate::status::{KeeperState, ReplicaStatus, Status};
 use crate::volume::shell_word;
+use warnings::health_label;
 
 /// Arguments of `fanfs status`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   fanfs status                   this user's volumes
   fanfs status /genomes --json
-  fanfs status --check           for monitoring: quiet and 0 where all is well
+  fanfs status --check           for monitoring: no output and exit status 0 if all is well
 
-A mount whose daemon has died is listed with the command that helps.
+A mount whose daemon has died is listed with the command that repairs it.
 
-Exit status: 0 done; 1 a daemon has died or does not answer, or with --check a replica is out of
+Exit status: 0 success; 1 a daemon has died or does not answer, or with --check a replica is out of
 service or a keeper has died; 2 wrong usage.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     /// [default: all of this user's volumes]
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: Option<PathBuf>,
-    /// Print JSON: one object with VOLUME, else an array
+    /// Print JSON: one object if VOLUME is named, else an array
     #[arg(long)]
     json: bool,
-    /// For monitoring: print one line and fail where a replica is out of service, a keeper has died
-    /// or a daemon does not answer; print nothing where all is well
+    /// For monitoring: print one line and fail if a replica is out of service, a keeper has died or
+    /// a daemon does not answer; print nothing if all is well
     #[arg(long, conflicts_with = "json")]
     check: bool,
 }
@@ -94,7 +96,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::from(u8::from(is_failed)))
 }
 
-/// What `--json` prints of a mount.
+/// The JSON of one mount.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum MountReport {
@@ -102,7 +104,7 @@ enum MountReport {
     Unanswered(UnansweredMount),
 }
 
-/// One line about what is not well, for monitoring; nothing where all is well.
+/// Prints all problems on one line, for monitoring; prints nothing if there are none.
 fn check_health(mounted: &MountedVolumes) -> CommandResult {
     let mut wrong: Vec<String> = Vec::new();
     for status in &mounted.answers {
@@ -110,14 +112,8 @@ fn check_health(mounted: &MountedVolumes) -> CommandResult {
         if let Some(warning) = keeper_warning(status) {
             wrong.push(format!("{} at {point}: {warning}", status.volume));
         }
-        for replica in status.replicas.iter().filter(|replica| is_out_of_service(replica)) {
-            let why = replica.absence.as_deref().or(reason_text(replica.health_reason));
-            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            let volume = &status.volume;
-            let name = &replica.name;
-            let health = health_label(replica.health);
-            wrong.push(format!("{volume} at {point}: replica {name} is {health}{why}"));
-        }
+        let failures = warnings::service_failures(&status.replicas);
+        wrong.extend(failures.iter().map(|text| format!("{} at {point}: {text}", status.volume)));
     }
     let own = mounted.unanswered.iter().filter(|mount| !mount.has_other_owner());
     wrong.extend(own.map(UnansweredMount::text));
@@ -128,12 +124,7 @@ fn check_health(mounted: &MountedVolumes) -> CommandResult {
     Ok(ExitCode::FAILURE)
 }
 
-/// Whether nothing is asked of it but to prove itself.
-fn is_out_of_service(replica: &ReplicaStatus) -> bool {
-    !matches!(replica.health, HealthState::Healthy | HealthState::Suspect)
-}
-
-/// One volume's state for people.
+/// One volume's state as text.
 fn render_volume(status: &Status) -> String {
     let mut text = String::new();
     let up = humantime::format_duration(Duration::from_secs(status.uptime_s));
@@ -146,9 +137,8 @@ fn render_volume(status: &Status) -> String {
         status.pid
     );
     render_replica_table(&mut text, &status.replicas);
-    for replica in &status.replicas {
-        render_warning(&mut text, replica);
-        render_hung_objects(&mut text, replica);
+    for warning in warnings::replica_warnings(&status.replicas) {
+        line!(text, "  warning: {warning}");
     }
     render_totals(&mut text, status);
     if let Some(warning) = keeper_warning(status) {
@@ -162,48 +152,61 @@ fn render_volume(status: &Status) -> String {
     text
 }
 
+/// The table of the replicas. The titles name the interval that the columns below them cover.
 fn render_replica_table(text: &mut String, replicas: &[ReplicaStatus]) {
     line!(
         text,
-        "  {:<14} {:<8} {:>10} {:>12} {:>12} {:>11} {:>9} {:>9} {:>7} {:>6} {:>5}",
+        "  {:<14} {:<8} {:>9} {:>9} {:>11} {:>11} {:->46}",
+        "",
+        "",
+        "last 10 s",
+        "est. bw",
+        "in-flight/",
+        "active/hung",
+        " since mount"
+    );
+    line!(
+        text,
+        "  {:<14} {:<8} {:>9} {:>9} {:>11} {:>11} {:>10} {:>9} {:>9} {:>7} {:>7}",
         "replica",
         "health",
-        "bytes",
-        "now /s",
-        "expected /s",
-        "in flight",
+        "MiB/s",
+        "MiB/s",
+        "limit MiB",
+        "threads",
+        "read",
         "p50",
         "p99",
         "errors",
-        "late",
-        "busy"
+        "slow"
     );
     for replica in replicas {
         line!(
             text,
-            "  {:<14} {:<8} {:>10} {:>12} {:>12} {:>11} {:>9} {:>9} {:>7} {:>6} {:>5}",
+            "  {:<14} {:<8} {:>9.1} {:>9.1} {:>11} {:>11} {:>10} {:>9} {:>9} {:>7} {:>7}",
             replica.name,
             health_label(replica.health),
+            to_mib(replica.counters.bytes_per_second),
+            to_mib(replica.rate),
+            format!("{:.1}/{:.1}", to_mib(replica.in_flight), to_mib(replica.in_flight_cap)),
+            format!("{}/{}", replica.busy_threads, replica.stuck_threads),
             format_bytes(replica.counters.bytes),
-            format_bytes(replica.counters.bytes_per_second),
-            format_bytes(replica.rate),
-            format_bytes(replica.in_flight),
             format_micros(replica.counters.read_latency.p50_us),
             format_micros(replica.counters.read_latency.p99_us),
             replica.counters.errors,
             replica.counters.late,
-            replica.busy_threads,
         );
     }
 }
 
-/// What the volume has done since its mount, and what it holds now.
+/// The volume's counters since mount, and its current values.
 fn render_totals(text: &mut String, status: &Status) {
     let c = &status.counters;
     let g = &status.gauges;
     line!(
         text,
-        "  delivered {} in {} reads ({} from memory, {} failed; p50 {}, p99 {}); {} metadata calls ({} failed over)",
+        "  since mount: app read {} in {} reads, {} readahead hits, {} errors, p50 {}, p99 {}; \
+         {} metadata calls, {} failovers",
         format_bytes(c.bytes_delivered),
         c.reads,
         c.buffer_hits,
@@ -215,17 +218,24 @@ fn render_totals(text: &mut String, status: &Status) {
     );
     line!(
         text,
-        "  retries {}, hedges {} ({} won), wasted {}; buffers {} of {} in use, {} kept; {} open, {} inodes, {} requests waiting",
-        c.retries,
+        "  since mount: {} hedged reads ({} answered first), {} retries, {} duplicate reads",
         c.hedges,
         c.hedges_won,
-        format_bytes(c.bytes_wasted),
+        c.retries,
+        format_bytes(c.bytes_wasted)
+    );
+    line!(
+        text,
+        "  queue: {} app reads, {} metadata calls, {} segments; buffers: {} of {}, {} pooled; \
+         {} open handles, {} inodes",
+        g.requests,
+        g.calls,
+        g.segments_waiting,
         format_bytes(g.buffer_used),
         format_bytes(g.buffer_budget),
         format_bytes(g.buffer_idle),
         g.handles,
-        g.inodes,
-        g.requests
+        g.inodes
     );
 }
 
@@ -249,101 +259,40 @@ fn keeper_warning(status: &Status) -> Option<String> {
     })
 }
 
-/// Objects that calls on a replica hang on.
-fn render_hung_objects(text: &mut String, replica: &ReplicaStatus) {
-    for hung in &replica.hung {
-        let path = if hung.path.is_empty() { "/" } else { &hung.path };
-        let lasts = humantime::format_duration(Duration::from_secs(hung.lasts_s));
-        line!(
-            text,
-            "  warning: {}: calls about {} hang for {lasts}, and hold {}",
-            replica.name,
-            printable(path),
-            format_count(hung.threads as u64, "thread")
-        );
-    }
-    let more = replica.hung_objects.saturating_sub(replica.hung.len());
-    if more > 0 {
-        let more = format_count(more as u64, "more object");
-        line!(text, "  warning: {}: calls about {more} hang", replica.name);
-    }
-}
-
-/// What is wrong with a replica, if anything is.
-fn render_warning(text: &mut String, replica: &ReplicaStatus) {
-    if let Some(why) = &replica.absence {
-        line!(text, "  warning: {why}; it joins when it is well");
-        return;
-    }
-    let Some(why) = reason_text(replica.health_reason) else { return };
-    let lasts = humantime::format_duration(Duration::from_secs(replica.health_s));
-    let _ = write!(text, "  warning: {}: {why}, {lasts} ago", replica.name);
-    if replica.stuck_threads > 0 {
-        let _ = write!(text, "; {} stuck", format_count(replica.stuck_threads as u64, "thread"));
-    }
-    line!(text, "");
-}
-
-/// A replica's state in a word.
-fn health_label(state: HealthState) -> &'static str {
-    match state {
-        HealthState::Healthy => "healthy",
-        HealthState::Suspect => "suspect",
-        HealthState::Ejected => "ejected",
-        HealthState::Probing => "probing",
-        HealthState::Absent => "absent",
-    }
-}
-
-/// Why a replica is in its state, unless all is well.
-fn reason_text(reason: HealthReason) -> Option<&'static str> {
-    Some(match reason {
-        HealthReason::Started | HealthReason::Delivered | HealthReason::Quiet => return None,
-        HealthReason::Failed => "a call failed",
-        HealthReason::Late => "it was late",
-        HealthReason::Failures => "too many calls failed",
-        HealthReason::Stalled => "it delivered nothing while others did",
-        HealthReason::Deadline => "a read took longer than attempt_deadline",
-        HealthReason::Slow => "it delivers less than a twentieth of what the best does",
-        HealthReason::Proved => "it is tried again",
-        HealthReason::Gone => "its mount has gone; it is looked for in its place",
-    })
-}
-
-/// Whether the copies' bytes are the same, as far as that was looked at.
+/// The result of the comparisons of copies while reading.
 fn render_content_check(text: &mut String, status: &Status) {
     let c = &status.counters;
     if c.compared == 0 {
         return;
     }
-    line!(text, "  content: {} compared while reading", format_count(c.compared, "block"));
-    for replica in status.replicas.iter().filter(|replica| replica.counters.differing > 0) {
-        let files = format_count(replica.counters.differing, "file");
-        line!(text, "  warning: {} is kept off {files}: its bytes are others", replica.name);
+    line!(text, "  content check: {} compared while reading", format_count(c.compared, "block"));
+    if let Some(warning) = warnings::differing_warning(&status.replicas) {
+        line!(text, "  warning: {warning}");
     }
     if c.outvoted > 0 {
-        let files = format_count(c.outvoted, "file");
+        let blocks = format_count(c.outvoted, "block");
         line!(
             text,
-            "  warning: about {files} two replicas agree against the one that decides; see `fanfs verify`"
+            "  warning: in {blocks} two replicas agree and the deciding replica differs; \
+             run `fanfs verify`"
         );
     }
 }
 
-/// The files that the kernel reads by itself, and the obstacles to that.
+/// The files that the kernel reads directly from one replica, and why others cannot be.
 fn render_passthrough(text: &mut String, status: &Status) {
     let p = &status.passthrough;
     if p.wanted {
         let opens = format_count(p.opens, "open");
         let files = format_count(p.files as u64, "file");
-        line!(text, "  passthrough: {opens}, {files} open now");
+        line!(text, "  passthrough: {opens} since mount, {files} open");
         for why in &p.obstacles {
             line!(text, "  warning: no passthrough: {why}");
         }
     }
 }
 
-/// Where chunks are, as far as a provider says so.
+/// The state of placement.
 fn render_placement(text: &mut String, status: &Status) {
     let p = &status.placement;
     if p.provider == "none" {
@@ -359,26 +308,26 @@ fn render_placement(text: &mut String, status: &Status) {
         let _ = write!(text, ", {answers}, {failures}");
     }
     if p.asking > 0 {
-        let _ = write!(text, ", {} being asked", p.asking);
+        let _ = write!(text, ", {} pending", p.asking);
     }
     if p.disbelieved > 0 {
-        let _ = write!(text, ", {} not believed", p.disbelieved);
+        let _ = write!(text, ", {} contradicted by timing", p.disbelieved);
     }
     if known > 0 {
-        let percent = 100.0 * local as f64 / known as f64;
-        let _ = write!(text, "; {percent:.0} % of {} read locally", format_bytes(known));
+        let percent = format_percent(local as f64 / known as f64);
+        let _ = write!(text, "; {percent} of {} read locally", format_bytes(known));
     }
     line!(text, "");
     if let Some(error) = &p.failing {
-        line!(text, "  warning: placement fails: {error}");
+        line!(text, "  warning: placement query failed: {error}");
     }
     if !p.unmatched.is_empty() {
         let names = p.unmatched.join(", ");
-        line!(text, "  warning: no replica is on {names}; `aliases` can tie them together");
+        line!(text, "  warning: no replica is on {names}; see `aliases`");
     }
 }
 
-/// The pinned subtrees, and whether another replica is quicker.
+/// The affinity rules, each with a faster replica if there is one.
 fn render_affinities(text: &mut String, status: &Status) {
     for rule in &status.affinities {
         let time = |name: &String| {
@@ -397,7 +346,7 @@ fn render_affinities(text: &mut String, status: &Status) {
         }
         if let Some((name, time)) = rule.quicker.as_ref().and_then(|name| Some((name, time(name)?)))
         {
-            let _ = write!(text, "; {name} is quicker ({})", format_micros(time));
+            let _ = write!(text, "; {name} is faster ({})", format_micros(time));
         }
         line!(text, "");
     }

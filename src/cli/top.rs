@@ -1,4 +1,4 @@
-//! `fanfs top`: a volume at work, live in a terminal, or once as text or JSON.
+//! `fanfs top`: the activity of a volume, live in a terminal, or once as text or JSON.
 //!
 //! All three show the difference of two samples ([`delta`]). Text and the terminal (`live`,
 //! `screen`) need the cargo feature `top`.
@@ -33,30 +33,30 @@ use sample::Sample;
 #[command(after_help = "Examples:
   fanfs top /genomes
   fanfs top /genomes --once          one interval, as text
-  fanfs top --json --interval 10s    the same for programs
+  fanfs top --json --interval 10s    one interval, as JSON
 
-Keys: q ends, ? explains keys and columns, space holds the picture, s orders the replicas, Tab
-chooses files or readers, v goes to the next volume.
-docs/TRACE.md says what each figure is.")]
+Keys: q quits, ? explains keys and columns, space pauses, s changes the sort order of the replicas,
+Tab switches between files and readers, v shows the next volume.
+docs/TRACE.md explains each label.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
-    /// [default: this user's volumes, one after the other by the key v]
+    /// [default: this user's volumes; the key v shows the next one]
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: Option<PathBuf>,
-    /// How often to look; rates are means over this time
+    /// Refresh interval; rates are means over this time
     #[arg(long, short = 'd', value_name = "TIME", default_value = "1s")]
     interval: Time,
-    /// Print it once, as text, after one interval; so it is where standard output is no
+    /// Print one interval as text and exit; this is the default if standard output is not a
     /// terminal
     #[arg(long)]
     once: bool,
-    /// Print it once, as JSON
+    /// Print one interval as JSON and exit
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Whether it runs on a terminal until a key ends it.
+    /// Whether it runs on a terminal until the user quits.
     pub(super) fn is_live(&self) -> bool {
         !self.once && !self.json && io::stdout().is_terminal()
     }
@@ -83,7 +83,7 @@ fn run_for_people(_: &Args, _: &Cancellation) -> CommandResult {
 
 #[cfg(feature = "top")]
 fn run_for_people(args: &Args, audience: &Cancellation) -> CommandResult {
-    /// Columns of the text if `$COLUMNS` does not say how many there are.
+    /// The width of the text, in columns, if `$COLUMNS` is not set.
     const DEFAULT_COLUMNS: u16 = 100;
 
     let volume = WatchedVolume::find(args)?;
@@ -96,11 +96,11 @@ fn run_for_people(args: &Args, audience: &Cancellation) -> CommandResult {
     print_result(&screen::render_text(&view, columns))
 }
 
-/// What can be shown.
+/// The volumes to show.
 struct WatchedVolume {
-    /// The mount point that the user named.
+    /// The mount point from the command line.
     mount_point: Option<PathBuf>,
-    /// At least one; the first one is shown first.
+    /// At least one control socket; the first one is shown first.
     sockets: Vec<PathBuf>,
 }
 
@@ -111,7 +111,7 @@ impl WatchedVolume {
         Ok(Self { mount_point, sockets })
     }
 
-    /// Waits for one interval; returns what the volume did in it.
+    /// Waits for one interval; returns the volume's activity in it.
     fn observe(&self, interval: Duration) -> Result<View, Failure> {
         let socket = &self.sockets[0];
         let take = || Sample::take(socket).map_err(|error| self.unreachable(socket, &error));
@@ -130,7 +130,7 @@ impl WatchedVolume {
     }
 }
 
-/// The control sockets of what can be shown, at least one.
+/// The control sockets of the volumes to show, at least one.
 fn live_sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     if let Some(point) = mount_point {
         return Ok(vec![control::socket_path(point)]);
@@ -142,7 +142,7 @@ fn live_sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
         let mounted = mount_lookup::list_volumes().map_err(Failure::failed)?;
         let all: Vec<String> =
             mounted.unanswered.iter().map(mount_lookup::UnansweredMount::text).collect();
-        let none = "no volume of this user is mounted; mount one by `fanfs mount`".to_owned();
+        let none = "no volume of this user is mounted; mount one with `fanfs mount`".to_owned();
         return Err(Failure::failed(if all.is_empty() { none } else { all.join("\n") }));
     }
     Ok(alive)

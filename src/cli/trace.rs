@@ -1,7 +1,7 @@
-//! `fanfs trace`: what becomes of each read of a mounted volume, shown or recorded.
+//! `fanfs trace`: shows or records each read of a mounted volume.
 //!
-//! The daemon sends it line by line ([`crate::telemetry::trace`]) until this hangs up.
-//! After a handover this connects to the next daemon of the mount.
+//! The daemon sends one line for each event ([`crate::telemetry::trace`]) until this command hangs
+//! up. After a handover this command connects to the next daemon of the mount.
 
 mod render;
 mod summary;
@@ -33,41 +33,42 @@ use summary::Summary;
   fanfs trace /genomes --output reads.jsonl --duration 30s
   fanfs simulate config/scenarios/mapr-r3.toml --trace reads.jsonl
 
-Lines come when reads are answered. Nobody waits for a trace: what it does not take in time is left
-out and counted. It has file names in it. docs/TRACE.md has the form of a recording.")]
+A line is printed when its read is answered. A trace does not delay reads: events that it does not
+receive in time are dropped and counted. A trace contains file names. docs/TRACE.md describes the
+labels and the format of a recording.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
-    /// Record to this new file, which is its owner's alone, one line of JSON for each read and
-    /// each segment, instead of showing them; `fanfs simulate --trace` replays it
+    /// Record to this new file, with mode 0600, instead of showing the reads: one line of JSON for
+    /// each read and each segment; `fanfs simulate --trace` replays it
     #[arg(long, short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Overwrite FILE
+    /// Overwrite FILE if it exists
     #[arg(long, requires = "output")]
     force: bool,
-    /// Print JSON, as it is recorded
+    /// Print JSON, in the format of a recording
     #[arg(long)]
     json: bool,
-    /// Show segments as well, those read ahead and those that failed among them
+    /// Also show segments, including readahead and failed attempts
     #[arg(long)]
     segments: bool,
-    /// End after this time [default: until Ctrl-C]
+    /// Stop after this time [default: until Ctrl-C]
     #[arg(long, value_name = "TIME")]
     duration: Option<Time>,
-    /// End after so many reads
+    /// Stop after this number of reads
     #[arg(long, value_name = "COUNT")]
     reads: Option<u64>,
 }
 
-/// How often it is looked whether to end, while nothing comes.
+/// How often the conditions to stop are checked while no line arrives.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a daemon may hang up before it has sent a line, [`POLL_INTERVAL`] apart: one that is
-/// about to end does.
+/// The most connections in a row, [`POLL_INTERVAL`] apart, on which a daemon hangs up before it
+/// sends a line. A daemon that is about to exit does that.
 const MAX_SILENT_CONNECTS: u32 = 10;
 
-/// How long the next daemon of a mount may take to listen.
+/// How long to wait for the next daemon of a mount to listen.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
@@ -77,7 +78,7 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
         .map_err(|error| mount_lookup::status_error(&point, &error))?;
     let mut to = TraceSink::new(args)?;
     let mut summary = Summary::default();
-    // What is beyond all clocks has no end.
+    // A duration beyond the range of the clock means no limit.
     let until = args.duration.and_then(|time| Instant::now().checked_add(time.0));
     let mut silent_connects = 0;
     let enough = |summary: &Summary| args.reads.is_some_and(|reads| summary.reads() >= reads);
@@ -104,12 +105,12 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
                     std::thread::sleep(POLL_INTERVAL);
                 }
                 if silent_connects == MAX_SILENT_CONNECTS {
-                    let what = "the daemon tells nothing; its log may say why";
+                    let what = "the daemon closes the connection and sends no trace; see its log";
                     return Err(Failure::failed(format!("{}: {what}", point.display())));
                 }
                 let Some(next) = reconnect(&socket) else {
                     let point = printable(&point.to_string_lossy());
-                    print_message(&format!("fanfs: {point} is not mounted any more"));
+                    print_message(&format!("fanfs: {point} is no longer mounted"));
                     summary.on_daemon_end();
                     break;
                 };
@@ -124,13 +125,13 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why a line of the daemon is none of a trace.
+/// A line from the daemon that is not part of a trace.
 #[derive(Debug, thiserror::Error)]
 enum TraceLineError {
-    /// The daemon refuses.
+    /// The daemon refuses the request.
     #[error("{0}")]
     Refused(String),
-    #[error("the daemon says {line:?}: {error}")]
+    #[error("cannot parse the daemon's line {line:?}: {error}")]
     Malformed { line: String, error: serde_json::Error },
 }
 
@@ -153,18 +154,18 @@ fn reconnect(socket: &Path) -> Option<TraceConnection> {
     None
 }
 
-/// A connection that a daemon sends lines on.
+/// A connection on which a daemon sends lines.
 struct TraceConnection {
     stream: BufReader<UnixStream>,
-    /// What has come of a line.
+    /// The received part of a line.
     line: Vec<u8>,
-    /// Whether any line has come.
+    /// Whether a line has been received.
     has_received: bool,
 }
 
 enum StreamItem {
     Line(String),
-    /// Nothing for now.
+    /// No line arrived within [`POLL_INTERVAL`].
     Timeout,
     End,
 }
@@ -194,24 +195,26 @@ impl TraceConnection {
     }
 }
 
-/// A recording has names of files in it, so only its owner may read it.
+/// Creates a recording. It contains file names, so only its owner may read it.
 fn create_recording(path: &Path, force: bool) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).create_new(!force).mode(0o600);
     options.open(path).map_err(|error| {
         let path = path.display();
         Failure::failed(match error.kind() {
-            ErrorKind::AlreadyExists => format!("{path} exists; choose another file, or --force"),
-            _ => format!("{path}: {error}"),
+            ErrorKind::AlreadyExists => {
+                format!("{path} exists; choose another file, or use --force")
+            }
+            _ => format!("cannot create {path}: {error}"),
         })
     })
 }
 
-/// Where it goes.
+/// The output of a trace.
 struct TraceSink {
     out: Box<dyn Write>,
     name: String,
-    /// How it is shown, if it is not put down as it comes.
+    /// Renders lines for people; `None` if lines are written as received.
     renderer: Option<TraceRenderer>,
     progress: Option<ProgressBar>,
 }
@@ -258,7 +261,7 @@ impl TraceSink {
     }
 
     fn write_failure(&self, error: &io::Error) -> Failure {
-        Failure::failed(format!("{}: {error}", self.name))
+        Failure::failed(format!("cannot write to {}: {error}", self.name))
     }
 
     fn clear_progress(&self) {

@@ -1,4 +1,4 @@
-//! `fanfs upgrade`: a mounted volume is served by this program from now on.
+//! `fanfs upgrade`: a daemon of this program takes over a mounted volume.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,11 +10,21 @@ use crate::volume::shell_word;
 
 /// Arguments of `fanfs upgrade`.
 #[derive(clap::Args)]
+#[command(after_help = "\
+fanfs upgrade starts a daemon of the program, which takes over the mount from the old daemon. Open
+files stay open; reads wait for a moment. If the new daemon cannot take over, the old one continues.
+Only the daemon's user and root can run this command.
+
+Examples:
+  fanfs upgrade genomes
+  fanfs upgrade genomes --program /opt/fanfs/bin/fanfs
+
+Exit status: 0 the new daemon serves the volume; 1 failed; 2 wrong usage or configuration.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
-    /// The program that is to serve it [default: this one]
+    /// The fanfs program to switch to [default: this one]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 }
@@ -22,8 +32,9 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> CommandResult {
     let program = match &args.program {
         Some(program) => absolute(program),
-        None => std::env::current_exe()
-            .map_err(|e| Failure::failed(format!("cannot find myself: {e}")))?,
+        None => std::env::current_exe().map_err(|e| {
+            Failure::failed(format!("cannot find this program's file: {e}; use --program"))
+        })?,
     };
     let path = volume::mount_point(&args.volume)?;
     let before = mount_lookup::query_mount_status(&path)?;
@@ -39,7 +50,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     print_report(&over, &changed)
 }
 
-/// Has the daemon of the volume at `mount_point` hand it over.
+/// Asks the daemon of the volume at `mount_point` for a handover.
 pub(super) fn request_handover(
     mount_point: &Path,
     order: &ControlRequest,
@@ -56,22 +67,22 @@ pub(super) fn request_handover(
                 let shown = mount_point.display();
                 let point = shell_word(&mount_point.to_string_lossy());
                 Failure::failed(format!(
-                    "{shown}: the daemon was replaced or has ended before it answered; see fanfs \
+                    "{shown}: the daemon was replaced or ended before it answered; see fanfs \
                      status {point}"
                 ))
             }
             _ => {
                 let point = mount_point.display();
-                Failure::failed(format!("{point}: {error}; it is served as before"))
+                Failure::failed(format!("{point}: {error}; the old daemon still serves it"))
             }
         }
     })
 }
 
-/// How long the next daemon may take to listen, after it has taken over.
+/// How long the new daemon may take to listen on its control socket after the takeover.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The state of the daemon that has taken over, once it answers.
+/// Waits for the new daemon's answer, and returns its status.
 pub(super) fn successor_status(
     mount_point: &Path,
     over: &HandoverReport,
@@ -89,7 +100,7 @@ fn status_of_process(mount_point: &Path, pid: u32, until: Instant) -> Result<Sta
                 let shown = mount_point.display();
                 let point = shell_word(&mount_point.to_string_lossy());
                 return Err(Failure::failed(format!(
-                    "{shown}: process {pid} took it over, but does not answer; see fanfs status \
+                    "{shown}: process {pid} took it over but does not answer; see fanfs status \
                      {point} and the daemon's log"
                 )));
             }
@@ -97,11 +108,12 @@ fn status_of_process(mount_point: &Path, pid: u32, until: Instant) -> Result<Sta
     }
 }
 
-/// Prints the result of a handover, and the lines of `changed`.
+/// Prints the result of a handover, followed by `changed`.
 pub(super) fn print_report(over: &HandoverReport, changed: &str) -> CommandResult {
     let HandoverReport { pid, stalled_ms, handles } = over;
     print_result(&format!(
-        "served by process {pid}; {handles} open, requests waited for {stalled_ms} ms\n{changed}"
+        "served by process {pid}; {handles} open handles, requests stalled for {stalled_ms} ms\n\
+         {changed}"
     ))
 }
 
@@ -114,7 +126,7 @@ mod tests {
         let failure = status_of_process(Path::new("/no mount"), 7, Instant::now()).unwrap_err();
         assert_eq!(
             failure.text(),
-            "/no mount: process 7 took it over, but does not answer; see fanfs status '/no mount' \
+            "/no mount: process 7 took it over but does not answer; see fanfs status '/no mount' \
              and the daemon's log"
         );
     }

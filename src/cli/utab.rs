@@ -1,11 +1,12 @@
-//! What mount(8)'s own table, /run/mount/utab, has besides the kernel's: `_netdev`.
+//! The `_netdev` entry in mount(8)'s own table, /run/mount/utab.
 //!
-//! systemd goes by both once a volume is mounted. Without the word it takes the volume for a
-//! local file system, which has to be there before the network and go after it, while its
-//! replicas are the other way round; at the machine's end it then gives up on unmounting some
-//! of them in order. A helper of mount(8) writes the word itself (mount(8) leaves that to it).
+//! systemd reads this table and the kernel's after a volume is mounted. Without `_netdev` it
+//! treats the volume as a local file system, to be mounted before the network is up and unmounted
+//! after it is down. The replicas need the opposite order, so at shutdown systemd gives up on
+//! unmounting some of them in order. mount(8) leaves the entry to its helper.
 //!
-//! *Invariant:* nothing here fails: without the table, or the right to write it, all else works.
+//! *Invariant:* nothing here fails: without the table, or permission to write it, everything
+//! else works.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +14,10 @@ use std::process::{Command, Stdio};
 
 use crate::mount_table::MountTable;
 
-/// Where the table is.
+/// The path of the table.
 const UTAB_PATH: &str = "/run/mount/utab";
 
-/// Notes that what is mounted at `mount_point` needs the network.
+/// Records that the mount at `mount_point` needs the network.
 pub(super) fn add_netdev(mount_point: &Path) {
     let table = MountTable::read().unwrap_or_default();
     let Some(mount) = table.top_mount_at(mount_point) else { return };
@@ -25,7 +26,7 @@ pub(super) fn add_netdev(mount_point: &Path) {
     let _ = command.status();
 }
 
-/// Takes the note away, where there is one.
+/// Removes the record of the mount, if the table has any of a fanfs mount.
 pub(super) fn remove_utab_entry(mount_point: &Path) {
     let table = fs::read(UTAB_PATH).unwrap_or_default();
     if String::from_utf8_lossy(&table).contains("SRC=fanfs:") {
@@ -33,7 +34,7 @@ pub(super) fn remove_utab_entry(mount_point: &Path) {
     }
 }
 
-/// A program that writes the table and does nothing else, and looks at no mount.
+/// `program`, with options that make it write the table only, without touching any mount.
 fn utab_command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["--no-canonicalize", "--internal-only", "--fake"]);

@@ -1,4 +1,4 @@
-//! `fanfs verify`: whether a volume's replicas hold the same.
+//! `fanfs verify`: checks whether a volume's replicas hold the same data.
 
 use std::io::IsTerminal;
 use std::path::{Component, Path, PathBuf};
@@ -25,57 +25,59 @@ use crate::volume::path_serde;
 /// Arguments of `fanfs verify`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Compared are, on all replicas, beside each other and not through the mount:
-  - which names there are, and of what type;
-  - of regular files size and modification time; in `shared` volumes inode number and change
-    time as well; of symbolic links the target; of all owner, group and mode (see --ignore);
-  - of regular files the contents: of each the first and the last block of 1 MiB, and 1 % of the
-    others (--sample), or all of them (--full). Where blocks differ, the bytes that do are listed.
-Symbolic links are not followed. Nothing is changed on a replica.
+fanfs verify reads the replicas directly, not through the mount, and compares:
+  - the names of all files, and their types;
+  - the size and modification time of regular files, in `shared` volumes also inode number and
+    change time; the targets of symbolic links; owner, group and mode of everything (see --ignore);
+  - the contents of regular files: the first and the last block of 1 MiB of each file, and 1 % of
+    the other blocks (--sample), or all blocks (--full).
+If blocks differ, it lists the ranges of bytes that differ. It does not follow symbolic links, and
+changes nothing on the replicas.
 
-  fanfs verify /etc/fanfs/genomes.toml                       a look at everything
-  fanfs verify /etc/fanfs/genomes.toml --full --state run1   every byte; run again to go on
-  fanfs verify /etc/fanfs/genomes.toml hg38/chr1.fa --full   one file
-  fanfs verify /etc/fanfs/genomes.toml --rate 50MiB/s --ignore owner,mode
+A file that changes during the comparison is compared once more. fanfs waits up to --deadline for a
+replica that fails or hangs. Objects that could not be compared are listed; they are not counted as
+differences.
 
-A file that changes meanwhile is compared again, once. A replica that fails or hangs is waited for
-as long as --deadline says; what could not be compared is listed, and is no difference.
+Examples:
+  fanfs verify genomes --full --state run1      every byte; run it again to resume
+  fanfs verify genomes hg38/chr1.fa --full      one file
+  fanfs verify genomes --rate 50MiB/s --ignore owner,mode
 
-Exit status: 0 no difference, 3 some difference; 1 no difference, but not everything could be
+Exit status: 0 no difference, 3 some difference; 1 no difference, but some objects could not be
 compared; 2 wrong usage or configuration; 130 interrupted.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
-    /// A file or directory, from the volume's root, or below its mount point or a replica's path
-    /// [default: everything]
+    /// The file or directory to compare: relative to the volume's root, or a path below its mount
+    /// point or a replica [default: everything]
     path: Option<PathBuf>,
-    /// The share of each file's blocks to compare besides the first and the last
+    /// The share of each file's blocks to compare, besides the first and the last
     #[arg(long, value_name = "SHARE", default_value = "1%", conflicts_with = "full")]
     sample: Share,
     /// Compare every byte
     #[arg(long)]
     full: bool,
-    /// Which blocks are looked at; the same number, the same blocks [default: at random]
+    /// Selects the blocks of the sample; the same seed selects the same blocks [default: random]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Keep in FILE how far it has come, and go on from there
+    /// Save the progress in FILE, and resume from it
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Most bytes a second to read, of all replicas together
+    /// Limit the rate of reading from all replicas together
     #[arg(long)]
     rate: Option<Rate>,
-    /// Files to compare at a time, and blocks to read at a time from each replica
+    /// Number of files to compare at a time, and of blocks to read from each replica at a time
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
-    /// How long one call on a replica may take [default: the volume's `attempt_deadline`; to list
-    /// a directory, `deadline`]
+    /// The longest wait for one call on a replica [default: the volume's `attempt_deadline`, and
+    /// `deadline` to list a directory]
     #[arg(long, value_name = "TIME")]
     deadline: Option<Time>,
-    /// Differences that are none: mtime, ctime, inode, mode, owner
+    /// Differences to ignore: mtime, ctime, inode, mode, owner
     #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
     ignore: Vec<DifferenceKind>,
-    /// Compare extended attributes `user.*` as well
+    /// Also compare the extended attributes `user.*`
     #[arg(long)]
     xattrs: bool,
     /// Print one JSON object, at the end
@@ -83,23 +85,23 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What `fanfs verify --json` prints. Paths that are not UTF-8 are arrays of bytes.
+/// The output of `fanfs verify --json`. A path that is not UTF-8 is an array of bytes.
 #[derive(Serialize)]
 struct VerifyReport {
     volume: String,
-    /// Relative to the volume's root; empty for all of it.
+    /// Relative to the volume's root; empty for the whole volume.
     #[serde(with = "path_serde")]
     path: PathBuf,
     coverage: String,
     seed: u64,
     replicas: Vec<String>,
-    /// Whether it was interrupted: the rest is what was found until then.
+    /// Whether the run was interrupted: then the report covers only the part that was compared.
     interrupted: bool,
-    /// Earlier runs' part is in it.
+    /// Includes the earlier runs that this one resumed.
     totals: Totals,
-    /// What earlier runs had compared when this one began.
+    /// The totals of the earlier runs that this one resumed.
     before: Totals,
-    /// Of this run.
+    /// The duration of this run alone.
     seconds: f64,
     differences: Vec<Difference>,
     not_compared: Vec<NotCompared>,
@@ -107,24 +109,24 @@ struct VerifyReport {
     absent: Vec<AbsentReplica>,
 }
 
-/// A replica that could not be looked at.
+/// A replica that could not be compared at all.
 #[derive(Serialize)]
 struct ExcludedReplica {
     replica: String,
     why: String,
 }
 
-/// A replica that stopped answering, and how many objects it was not asked for.
+/// A replica that stopped answering, and the number of objects that were not compared on it.
 #[derive(Serialize)]
 struct AbsentReplica {
     replica: String,
     objects: u64,
 }
 
-/// How often the state is written: so much work is lost when the run is killed.
+/// The interval of saving the state: a run that is killed loses up to this much work.
 const SAVE_INTERVAL: Duration = Duration::from_secs(3);
 
-/// How often the terminal is brought up to date.
+/// The interval of updates to the terminal.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
@@ -174,12 +176,12 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     Ok(ExitCode::from(report.status()))
 }
 
-/// Waits for the end, shows how far it is, and keeps that. Returns whether the run
+/// Waits for the end of the run, shows its progress and saves its state. Returns whether the run
 /// was interrupted.
 fn watch_run(args: &Args, run: &Run, audience: &Cancellation) -> Result<bool, Failure> {
     let save = |path: &Path| run.checkpoint().save(path).map_err(Failure::failed);
     if let Some(path) = &args.state {
-        // Now, and not after an hour, it is said that it cannot be written.
+        // A file that cannot be written is reported now, not after an hour.
         save(path)?;
     }
     let bar = progress_spinner();
@@ -211,11 +213,11 @@ fn watch_run(args: &Args, run: &Run, audience: &Cancellation) -> Result<bool, Fa
     }
     bar.finish_and_clear();
     if let Some(path) = &args.state {
-        // Interrupted so late that nothing is left to be done.
+        // A run that was interrupted after its last object is complete.
         was_interrupted &= !run.is_complete();
         if was_interrupted {
             save(path)?;
-            let again = format!("run it again with --state {} to go on", path.display());
+            let again = format!("run it again with --state {} to resume", path.display());
             print_message(&format!("fanfs: interrupted; {again}"));
         } else if let Err(error) = std::fs::remove_file(path) {
             return Err(Failure::failed(format!("state {}: {error}", path.display())));
@@ -227,7 +229,7 @@ fn watch_run(args: &Args, run: &Run, audience: &Cancellation) -> Result<bool, Fa
 /// A run of `fanfs verify`.
 struct VerifyPlan {
     options: VerifyOptions,
-    /// How far an earlier run has come.
+    /// The saved progress of an earlier run.
     state: Option<Checkpoint>,
 }
 
@@ -261,40 +263,40 @@ fn plan_run(args: &Args, config: &Config, names: &[String]) -> Result<VerifyPlan
         state.check_same_run(path, &options, names).map_err(refused)?;
         let objects = state.totals().objects;
         let from = path.display();
-        print_message(&format!("fanfs: going on from {from}: {objects} objects are compared"));
+        print_message(&format!("fanfs: resuming from {from}: {objects} objects already compared"));
     }
     Ok(VerifyPlan { options, state })
 }
 
-/// A seed that is easy to type.
+/// A random seed, short enough to type.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) % 1_000_000_000
 }
 
-/// A path as the user gives it, relative to the volume's root.
+/// The path of a command line, made relative to the volume's root.
 pub(super) fn path_in_volume(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
     let mounted = volume::path_below_mount(&config.volume.name, path);
     let below = config.replicas.iter().filter_map(|replica| path.strip_prefix(&replica.path).ok());
-    // The shortest rest belongs to the innermost replica.
+    // The shortest remainder belongs to the innermost replica.
     let below = below.chain(mounted.as_deref()).min_by_key(|rest| rest.components().count());
     let path = below.unwrap_or(path);
     let parts =
         path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
     let inside: PathBuf = parts.collect();
     if inside.components().any(|part| !matches!(part, Component::Normal(_))) {
-        let what = "is not a path in the volume; write it from the volume's root, without ..";
+        let what = "is not a path in the volume; write it relative to its root, without ..";
         return Err(Failure::usage(format!("{} {what}", EscapedPath(path))));
     }
     Ok(inside)
 }
 
-/// The replicas as they can be looked at.
+/// Opens all replicas; one that cannot be opened is excluded with the reason.
 fn open_members(config: &Config, deadline: Duration) -> Vec<ComparedReplica> {
     let survey = survey(config.survey_request(None), DEFAULT_LIMIT);
     let findings = survey.findings();
     let member = |(id, replica): (_, &config::ReplicaConfig)| {
-        // An error of this one, not one between them: that is for the comparison.
+        // Only errors of this replica alone: the comparison finds those between replicas.
         let own = findings
             .iter()
             .find(|finding| finding.severity == Severity::Error && finding.replicas == [id]);
@@ -322,7 +324,7 @@ enum OpenReplicaError {
     TimedOut(PathBuf),
 }
 
-/// Opens a replica's root in a thread of its own: it may hang.
+/// Opens a replica's root in a thread of its own, because the replica may hang.
 fn open_replica(
     replica: &config::ReplicaConfig,
     deadline: Duration,
@@ -357,7 +359,7 @@ fn progress_spinner() -> ProgressBar {
     bar
 }
 
-/// How much was compared, on one line.
+/// The totals on one line.
 fn totals_line(totals: &Totals) -> String {
     format!(
         "{}, {}, {} compared, {} read, {}, {} not compared",
@@ -370,19 +372,19 @@ fn totals_line(totals: &Totals) -> String {
     )
 }
 
-/// The report for people, without the `printed` differences that are there already.
+/// The report as text. It skips the first `printed` differences, which were printed before.
 fn render_report(report: &VerifyReport, printed: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     let fresh = report.differences.iter().skip(printed);
     lines.extend(fresh.map(ToString::to_string));
     let more = report.totals.differences - report.differences.len() as u64;
     if more > 0 {
-        lines.push(format!("and {} that are not listed", format_count(more, "difference")));
+        lines.push(format!("and {} not listed", format_count(more, "more difference")));
     }
     lines.extend(report.not_compared.iter().map(ToString::to_string));
     for AbsentReplica { replica, objects } in &report.absent {
         let objects = format_count(*objects, "object");
-        lines.push(format!("{objects} not compared on {replica}: it does not answer"));
+        lines.push(format!("{objects} not compared on {replica}: it stopped answering"));
     }
     let left_out = report.left_out.iter();
     lines.extend(

@@ -1,10 +1,10 @@
-//! A volume on a command line: a name, its configuration file, or where it is mounted.
+//! A volume on a command line: its name, its configuration file, or its mount point.
 //!
 //! Every command takes all three. [`config_file`] and [`mount_point`] turn the argument into
 //! the one that the command needs.
 //!
 //! *Invariant:* a bare word is a name in /etc/fanfs first ([`super::volume_name`]). Names of
-//! mounted volumes count only for the user that mounted them.
+//! mounted volumes are valid only for the user that mounted them.
 //!
 //! *Invariant:* a path is looked up in the mount table first, and nothing here waits longer than
 //! [`mount_lookup::ANSWER_TIMEOUT`] for a call on a path: a mount there may be dead or hung.
@@ -30,14 +30,14 @@ pub(super) enum VolumeArg {
     File(PathBuf),
     /// A mounted volume, also one whose daemon is dead.
     Mount(FanfsMount),
-    /// Neither; the path, absolute, and whether there is anything.
+    /// Neither. The absolute path, and whether something exists there.
     Unknown(PathBuf, bool),
 }
 
-/// Finds the volume.
+/// Finds the volume that the argument names.
 ///
 /// # Errors
-/// It is the name of several mounted volumes.
+/// The argument is the name of several mounted volumes.
 pub(super) fn resolve(volume: &Path) -> Result<VolumeArg, Failure> {
     let word = volume.to_str().filter(|text| is_bare_name(text));
     if let Some(named) =
@@ -68,7 +68,7 @@ pub(super) fn resolve(volume: &Path) -> Result<VolumeArg, Failure> {
     find_by_mounted_name(word, path, is_there)
 }
 
-/// The mounted volume of that name, if `word` is one; else [`VolumeArg::Unknown`].
+/// The mounted volume whose name is `word`, or else [`VolumeArg::Unknown`].
 fn find_by_mounted_name(
     word: Option<&str>,
     path: PathBuf,
@@ -85,7 +85,7 @@ fn find_by_mounted_name(
     }
 }
 
-/// This user's mounts, of the volume of that name if one is given.
+/// This user's mounts, limited to volumes of that `name` if there is one.
 fn own_mounts(name: Option<&str>) -> Vec<FanfsMount> {
     let own = geteuid().as_raw();
     let is_meant =
@@ -98,7 +98,8 @@ fn public_mounts() -> Vec<FanfsMount> {
     FanfsMount::all_visible(&table).into_iter().filter(|served| !served.is_private).collect()
 }
 
-/// The mount's configuration file, if its daemon answers. `None` where the mount is served from another run-time directory.
+/// The mount's configuration file, or `Some(None)` if its daemon does not answer. `None` if the
+/// mount's daemon lives but uses another run-time directory.
 fn query_config_file(served: &FanfsMount) -> Option<Option<PathBuf>> {
     match control::query_status(&control::socket_path(&served.mount_point)) {
         Ok(status) => Some(Some(status.source)),
@@ -110,18 +111,18 @@ fn ambiguous_failure(volume: &str, several: &[FanfsMount]) -> Failure {
     let points = several.iter().map(|one| shell_word(&one.mount_point.to_string_lossy()));
     let points = points.collect::<Vec<String>>().join(", ");
     let volume = printable(volume);
-    Failure::usage(format!("{volume} is mounted more than once; give one of these: {points}"))
+    Failure::usage(format!("{volume} is mounted more than once; use one of these: {points}"))
 }
 
-/// The configuration file of the volume that is given as `volume`.
+/// The configuration file of the volume that `volume` names.
 ///
 /// # Errors
-/// It is a mount whose daemon cannot say which file it has.
+/// It is a mount whose daemon does not answer, and no named configuration matches it.
 pub(super) fn config_file(volume: &Path) -> Result<PathBuf, Failure> {
     config_file_of(resolve(volume)?, volume)
 }
 
-/// The same of what was found for `volume`.
+/// As [`config_file`], for the result of [`resolve`].
 ///
 /// # Errors
 /// As [`config_file`].
@@ -133,7 +134,7 @@ pub(super) fn config_file_of(found: VolumeArg, volume: &Path) -> Result<PathBuf,
     };
     match mount_lookup::query_mount_status(&served.mount_point) {
         Ok(status) => Ok(status.source),
-        // Another user's volume of the same name is another volume.
+        // Another user's volume of the same name would be a different volume.
         Err(_) if served.uid == geteuid().as_raw() && has_named_config(&served.volume) => {
             Ok(named_config_file(&served.volume, Path::new(CONFIG_DIR)))
         }
@@ -141,8 +142,8 @@ pub(super) fn config_file_of(found: VolumeArg, volume: &Path) -> Result<PathBuf,
     }
 }
 
-/// As [`config_file`], for a process that becomes a daemon: it must not have a second thread, so a path
-/// is looked up in the mount table alone.
+/// As [`config_file`], for a process that becomes a daemon. It must not start a second thread, so
+/// it looks a path up only in the mount table.
 ///
 /// # Errors
 /// As [`config_file`].
@@ -154,7 +155,8 @@ pub(super) fn config_file_to_mount(volume: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Where the volume is mounted that is given as `volume`; its path where no volume is found.
+/// The mount point of the volume that `volume` names; the absolute path if there is no such
+/// volume.
 ///
 /// # Errors
 /// The volume is not mounted, or more than once.
@@ -170,7 +172,7 @@ pub(super) fn mount_point(volume: &Path) -> Result<PathBuf, Failure> {
     let name = config.map(|config| config.volume.name);
     let its = |served: &FanfsMount| match query_config_file(served) {
         Some(Some(source)) => is_same_file(&source, &file),
-        // The kernel's table has the name alone.
+        // The kernel's mount table has only the name.
         Some(None) => name.as_ref() == Some(&served.volume),
         None => false,
     };
@@ -179,7 +181,7 @@ pub(super) fn mount_point(volume: &Path) -> Result<PathBuf, Failure> {
     match <[FanfsMount; 1]>::try_from(mounts) {
         Ok([served]) => Ok(served.mount_point),
         Err(none) if none.is_empty() => Err(Failure::failed(format!(
-            "{shown}: this user has not mounted this volume; fanfs status lists the mounted ones"
+            "{shown}: this user has not mounted this volume; fanfs status lists mounted volumes"
         ))),
         Err(several) => Err(ambiguous_failure(&shown.to_string(), &several)),
     }
@@ -194,7 +196,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     one == other || real(one).is_some_and(|one| Some(one) == real(other))
 }
 
-/// `path` from the volume's root, if it is below a mount point of the volume.
+/// `path` relative to the volume's root, if it is below a mount point of the volume.
 pub(super) fn path_below_mount(volume: &str, path: &Path) -> Option<PathBuf> {
     let path = path.is_absolute().then_some(path)?;
     let mounts = public_mounts().into_iter().filter(|served| served.volume == volume);

@@ -6,11 +6,12 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where volumes are that are named by a word.
+/// The directory of the configurations that a bare word names.
 pub(super) const CONFIG_DIR: &str = "/etc/fanfs";
 
-/// The file of a volume that mount(8) gives, who has made a path of a name if something in
-/// the current directory is called so: at boot, `genomes` with a mount point `/genomes`.
+/// The configuration file for the volume that mount(8) passes. mount(8) turns a name into a path
+/// if the current directory has an entry of that name: at boot, `genomes` becomes `/genomes` if
+/// that directory exists.
 pub(super) fn config_file_for_helper(volume: &Path) -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     let word = volume.strip_prefix(here).ok().and_then(Path::to_str);
@@ -21,7 +22,8 @@ pub(super) fn config_file_for_helper(volume: &Path) -> PathBuf {
     }
 }
 
-/// A word is a name also where there is no such volume, if there is nothing else.
+/// The configuration file for `volume`, which is not mounted. A word is a name even without such a
+/// volume, unless something else of that name exists (`is_there`).
 pub(super) fn named_or_path(volume: &Path, is_there: bool) -> PathBuf {
     match volume.to_str().filter(|text| is_bare_name(text)) {
         Some(word) if !is_there => named_config_file(word, Path::new(CONFIG_DIR)),
@@ -29,7 +31,7 @@ pub(super) fn named_or_path(volume: &Path, is_there: bool) -> PathBuf {
     }
 }
 
-/// The file that is meant by `volume`, a name in `dir` or a path.
+/// The configuration file that `volume` means: a name in `dir`, or a path.
 pub(super) fn resolve_in_dir(volume: &Path, dir: &Path) -> PathBuf {
     match volume.to_str() {
         Some(word) if is_bare_name(word) => {
@@ -46,12 +48,12 @@ pub(super) fn named_config_file(word: &str, dir: &Path) -> PathBuf {
     dir.join(format!("{word}.toml"))
 }
 
-/// Whether /etc/fanfs has the configuration of a volume of this name.
+/// Whether /etc/fanfs has a configuration file of this name.
 pub(super) fn has_named_config(volume: &str) -> bool {
     is_bare_name(volume) && named_config_file(volume, Path::new(CONFIG_DIR)).exists()
 }
 
-/// Whether it may be a name.
+/// Whether `text` has the form of a name.
 pub(super) fn is_bare_name(text: &str) -> bool {
     !text.is_empty() && !text.contains('/') && !text.starts_with('.') && !text.ends_with(".toml")
 }
@@ -68,10 +70,10 @@ mod tests {
         for path in ["genomes.toml", "./genomes", "/etc/genomes", "a/b", "..", "", "/"] {
             assert_eq!(resolve_in_dir(Path::new(path), dir), Path::new(path));
         }
-        // There is a directory `src` where the tests run, which is no volume.
+        // The directory in which the tests run has a `src`, which is not a volume.
         assert_eq!(resolve_in_dir(Path::new("src"), dir), Path::new("src"));
         let volumes = tempfile::tempdir().unwrap();
-        // A volume has the name: nothing that lies here can take its place, file or not.
+        // A volume of that name wins over any file or directory here.
         for here in ["src", "Cargo", "README.md"] {
             let named = volumes.path().join(format!("{here}.toml"));
             std::fs::write(&named, "").unwrap();

@@ -25,10 +25,10 @@ pub enum ControlError {
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     /// The peer may not ask for a change.
-    #[error("that is for root and who mounted it")]
+    #[error("only root and the user that mounted the volume may do this")]
     NotPermitted,
     /// Too many peers already wait for slow answers.
-    #[error("too many ask that at once")]
+    #[error("too many clients wait for such a request; try again later")]
     Busy,
     /// The daemon could not carry out the request.
     #[error(transparent)]

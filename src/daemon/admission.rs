@@ -96,7 +96,7 @@ impl VolumeCore {
             let replica = self.replicas[id].name.clone();
             self.replicas.start_admission(id, move |proof| {
                 if send.send(id).is_err() && proof == MountCheck::SameMount {
-                    tracing::info!(%replica, "it is there and joins");
+                    tracing::info!(%replica, "the replica is in service now");
                 }
             });
         }
@@ -123,7 +123,7 @@ impl VolumeCore {
         }
         for id in out.iter() {
             tracing::warn!(
-                "{}; the mount does without it until it is well",
+                "{}; fanfs serves the mount without this replica until it is usable",
                 self.absence_reason(id)
             );
         }

@@ -35,6 +35,6 @@ pub(super) fn abort_dead_mount(path: &Path, number: DeviceNumber) {
     if let Some(found) = found.filter(|found| found.device_number == number)
         && let Err(error) = abort_connection(&found.path, number.into())
     {
-        tracing::debug!(%error, "the connection of the dead daemon may not have ended");
+        tracing::debug!(%error, "cannot abort the FUSE connection of the dead daemon");
     }
 }

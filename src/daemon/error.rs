@@ -23,7 +23,7 @@ pub enum StartError {
     #[error(transparent)]
     Refused(#[from] AdmissionError),
     /// No replica's root can be read.
-    #[error("no replica could be read: {0}")]
+    #[error("cannot read the root directory of any replica: {0}")]
     Root(io::Error),
     /// The mount itself failed.
     #[error(transparent)]
@@ -54,7 +54,7 @@ pub enum StartError {
         error: TakeoverError,
     },
     /// The runtime's threads cannot be started.
-    #[error("cannot start the runtime: {0}")]
+    #[error("cannot start the daemon's threads: {0}")]
     Runtime(io::Error),
 }
 
@@ -68,15 +68,15 @@ pub enum AdmissionError {
     #[error("{0}")]
     OnlyReplica(String),
     /// The write replica is out of service.
-    #[error("the write replica cannot be brought into service: {0}")]
+    #[error("the write replica is not usable: {0}")]
     WriteReplica(String),
     /// All replicas are out of service.
-    #[error("no replica can be brought into service: {0}")]
+    #[error("no replica is usable: {0}")]
     NoReplica(String),
     /// Fewer replicas are in service than the configuration requires.
     #[error(
-        "{in_service} of {all} replicas can be brought into service, and [volume] min_replicas is \
-         {required}: {reasons}"
+        "{in_service} of {all} replicas are usable, and [volume] min_replicas is {required}: \
+         {reasons}"
     )]
     TooFew {
         /// Replicas in service.
@@ -100,30 +100,30 @@ pub enum MountPointError {
     #[error("not a directory")]
     NotADirectory,
     /// The mount table cannot be read.
-    #[error("the mount table: {0}")]
+    #[error("cannot read the mount table: {0}")]
     MountTable(io::Error),
     /// A dead mount of another FUSE file system.
-    #[error("a dead FUSE mount is in the way; unmount it")]
+    #[error("a dead mount of another FUSE file system is there; unmount it")]
     ForeignDeadMount,
     /// More dead mounts than fanfs cleans up.
-    #[error("dead FUSE mounts are in the way; unmount them")]
+    #[error("too many dead fanfs mounts are stacked there; unmount them")]
     DeadMounts,
     /// The dead mount that was to be replaced is gone.
-    #[error("the dead mount that was there is unmounted")]
+    #[error("the dead mount to replace was unmounted meanwhile")]
     DeadMountGone,
     /// A dead mount cannot be unmounted.
     #[error(transparent)]
     Unmount(#[from] MountError),
     /// A mount of another file system.
-    #[error("already a mount point; unmount what is there or choose another")]
+    #[error("already a mount point; unmount it, or choose another mount point")]
     Occupied,
     /// A mount of this volume.
-    #[error("already a mount point, of volume {0}")]
+    #[error("already a mount point, of volume {0}; run `fanfs status`")]
     OccupiedByVolume(String),
     /// A mount of a volume whose daemon does not answer.
     #[error(
-        "already a mount point, of a volume of fanfs that does not say which; its daemon is \
-         another user's, or has no control socket"
+        "already a mount point, of a fanfs volume whose daemon does not answer; the daemon \
+         belongs to another user, or has no control socket"
     )]
     OccupiedBySilentVolume,
 }

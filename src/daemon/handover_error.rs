@@ -10,10 +10,10 @@ use crate::fs::SnapshotError;
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The process was not started by `fanfs mount`.
-    #[error("nobody knows how to")]
+    #[error("the daemon was not started by `fanfs mount` and cannot start a successor")]
     NoRespawnCommand,
     /// The mount is about to end.
-    #[error("it is being unmounted")]
+    #[error("the mount is being unmounted")]
     Unmounting,
     /// The successor cannot be started.
     #[error("{}: {error}", .program.display())]
@@ -24,31 +24,37 @@ pub enum HandoverError {
         error: io::Error,
     },
     /// The successor has ended.
-    #[error("the successor ended")]
+    #[error("the new daemon ended before it served the mount; its log may say why")]
     SuccessorEnded,
     /// The successor does not answer in time.
-    #[error("the successor takes too long")]
+    #[error("the new daemon did not answer in time; try again")]
     SuccessorLate,
     /// The successor refuses the mount, for this reason.
     #[error("{0}")]
     Refused(String),
     /// A request waits for a lock, and the kernel would not resend it.
-    #[error("somebody waits for a lock")]
+    #[error(
+        "an application waits for a file lock, and before Linux 6.9 the kernel cannot resend that \
+         request; try again when the application has the lock"
+    )]
     LockWaiter,
     /// Changes in flight would be made twice or not at all.
     #[error(
-        "changes are under way on the write replica and do not end within 5 s, although it \
-         answers; try again when fewer of them are under way"
+        "changes on the write replica did not end within 5 s, although it answers; try again when \
+         fewer of them are in flight"
     )]
     ChangesInFlight,
     /// A change hangs, and the kernel would not resend it.
     #[error(
-        "a change is under way on the write replica and does not end, and before Linux 6.9 it \
-         cannot be left to a successor; repair the replica, or wait for [write] deadline"
+        "a change on the write replica hangs, and before Linux 6.9 the new daemon cannot take it \
+         over; repair the replica, or wait for [write] deadline"
     )]
     ChangeHangs,
     /// A read hangs, and the kernel would not resend it.
-    #[error("a read is under way that does not end")]
+    #[error(
+        "a read hangs, and before Linux 6.9 the new daemon cannot take it over; try again when it \
+         has ended"
+    )]
     ReadHangs,
     /// The file system's tables cannot be written down.
     #[error("{0}")]
@@ -62,7 +68,7 @@ pub enum HandoverError {
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
     /// The predecessor sent a message out of turn.
-    #[error("the other process says something else")]
+    #[error("the other process sent an unexpected message")]
     OutOfTurn,
     /// The mount cannot have this daemon's options.
     #[error(transparent)]
@@ -98,7 +104,7 @@ pub enum JournalError {
     #[error(transparent)]
     Head(#[from] postcard::Error),
     /// It was written for another connection.
-    #[error("the journal is another mount's")]
+    #[error("the journal belongs to another mount")]
     OtherMount,
 }
 
@@ -107,8 +113,8 @@ pub enum JournalError {
 pub enum IncompatibleMount {
     /// The two programs hand over in different formats.
     #[error(
-        "this version hands over in form {theirs}, that one takes form {ours}; unmount and mount \
-         again"
+        "the previous daemon uses handover format {theirs}, the new one format {ours}; unmount \
+         and mount again"
     )]
     Format {
         /// The predecessor's format.
@@ -117,9 +123,9 @@ pub enum IncompatibleMount {
         ours: u32,
     },
     /// `[volume] mode` differs.
-    #[error("`mode` cannot be changed while mounted")]
+    #[error("`mode` cannot be changed while mounted; unmount and mount again")]
     Mode,
     /// An option of the mount differs.
-    #[error("{0} cannot be changed while mounted")]
+    #[error("{0} cannot be changed while mounted; unmount and mount again")]
     Option(&'static str),
 }

@@ -36,7 +36,9 @@ impl HandoverRequest {
     pub(in crate::daemon) fn respond(self, result: Result<HandoverReport, HandoverError>) {
         match (self.reply, result) {
             (Some(reply), result) => drop(reply.send(result)),
-            (None, Err(why)) => tracing::warn!(%why, "the mount is not handed over"),
+            (None, Err(why)) => {
+                tracing::warn!(%why, "the mount is not handed over to a new daemon")
+            }
             (None, Ok(_)) => {}
         }
     }

@@ -50,7 +50,7 @@ fn make_pipes(segment: u64, request: u64, raise: bool) -> io::Result<PagePipes> 
     match make() {
         Err(error) if raise && io::Error::kind(&error) == io::ErrorKind::PermissionDenied => {
             std::fs::write(PIPE_MAX_SIZE, reply.max(segment).to_string())?;
-            tracing::info!(bytes = reply.max(segment), "raised {PIPE_MAX_SIZE}");
+            tracing::info!(bytes = reply.max(segment), "raised the kernel's limit {PIPE_MAX_SIZE}");
             make()
         }
         made => made,
@@ -84,7 +84,7 @@ pub(super) fn page_pipes(config: &Config) -> Option<PagePipes> {
     let request = max_request(config).min(max_kernel_request());
     let pipes = make_pipes(config.read.segment_size, request, config.fuse.kernel_tuning);
     if let Err(error) = &pipes {
-        tracing::info!(%error, "no pipes of the size needed; bytes are copied");
+        tracing::info!(%error, "cannot make pipes of the necessary size; fanfs copies file data");
     }
     pipes.ok()
 }
@@ -96,6 +96,6 @@ pub(super) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::info!(%error, "the limit of open files stays as it is");
+        tracing::info!(%error, "cannot raise the limit of open files (RLIMIT_NOFILE)");
     }
 }

@@ -43,7 +43,7 @@ impl StartedCore {
         let session = Session::start(Arc::clone(&self.core.fs), target, &options, first)?;
         if target.has_dead_mount {
             let at = target.path.display();
-            tracing::warn!(%at, "a dead mount was in the way and is unmounted");
+            tracing::warn!(%at, "replaced a dead mount");
         }
         Ok(Mount::with_session(self, session, metrics))
     }
@@ -81,8 +81,11 @@ impl Mount {
         let fuse = &self.core.config.fuse;
         if fuse.kernel_tuning {
             match kernel_tuning::set_readahead(&self.mount_point, fuse.kernel_readahead) {
-                Ok(()) => tracing::debug!(bytes = fuse.kernel_readahead, "kernel readahead set"),
-                Err(error) => tracing::info!(%error, "kernel readahead is left as it is"),
+                Ok(()) => tracing::debug!(
+                    bytes = fuse.kernel_readahead,
+                    "set the mount's kernel readahead"
+                ),
+                Err(error) => tracing::info!(%error, "cannot set the kernel readahead"),
             }
         }
     }
@@ -100,7 +103,7 @@ impl Mount {
             Ok(control) => self.control = Some(control),
             // Not worth failing the mount: only the commands that use the control socket miss
             // it.
-            Err(error) => tracing::warn!(%error, "no control socket"),
+            Err(error) => tracing::warn!(%error, "no control socket for `fanfs status`"),
         }
     }
 

@@ -108,7 +108,7 @@ fn unmount_all_but_one(path: &Path) -> Result<bool, MountPointError> {
             return Ok(true);
         }
         unmount(path, true)?;
-        tracing::warn!(at = %path.display(), "a dead mount was in the way and is unmounted");
+        tracing::warn!(at = %path.display(), "unmounted a dead mount");
         if !has_dead_mount(path) {
             return Ok(false);
         }

@@ -20,7 +20,7 @@ use crate::replicas::Replicas;
 /// watched.
 pub(super) async fn watch_mounts(replicas: Arc<Replicas>) {
     if let Err(error) = watch_table(&replicas).await {
-        tracing::warn!(%error, "the mount table is not watched");
+        tracing::warn!(%error, "cannot watch the mount table for replicas that are unmounted");
     }
 }
 

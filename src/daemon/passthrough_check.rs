@@ -15,24 +15,26 @@ pub fn passthrough_findings(config: &Config, survey: &Survey) -> Vec<Finding> {
         severity: Severity::Warning,
         is_fatal: false,
         replicas,
-        text: format!("[read] passthrough is not possible: {why}; files are read as without it"),
+        text: format!(
+            "[read] passthrough is not possible: {why}; the daemon reads the files itself"
+        ),
     };
     let mut found = Vec::new();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if KernelVersion::parse(&release).is_some_and(|version| version < PASSTHROUGH_VERSION) {
-        found.push(warning(Vec::new(), "Linux 6.9 is needed"));
+        found.push(warning(Vec::new(), "it needs Linux 6.9"));
     }
     let ours = rustix::thread::capabilities(None);
     if ours.is_ok_and(|sets| !sets.effective.contains(CapabilitySet::SYS_ADMIN)) {
-        found.push(warning(Vec::new(), "CAP_SYS_ADMIN is needed, mount as root"));
+        found.push(warning(Vec::new(), "it needs CAP_SYS_ADMIN, so mount as root"));
     }
     for (id, sight) in survey.replicas.iter() {
         let name = &sight.spec.name;
         if config.replicas[id.index()].max_rate.is_some() {
-            found.push(warning(vec![id], &format!("{name} has a max_rate")));
+            found.push(warning(vec![id], &format!("replica {name} has a max_rate")));
         }
         if sight.mount.as_ref().is_some_and(|mount| mount.fs_type == "overlay") {
-            found.push(warning(vec![id], &format!("{name} is an overlayfs")));
+            found.push(warning(vec![id], &format!("replica {name} is an overlayfs")));
         }
     }
     found

@@ -205,7 +205,7 @@ impl DaemonProcess {
         drop(link);
         let at = mount.mount_point().display().to_string();
         let started = StartedMount { mount, signals };
-        self.serve(started, None, || tracing::info!(%at, "goes on with the mount"))
+        self.serve(started, None, || tracing::info!(%at, "this daemon serves the mount now"))
     }
 
     /// Keeps the mount of a daemon that this process starts. Calls `on_ready` when the volume
@@ -279,7 +279,10 @@ impl DaemonProcess {
         match Mount::recover(dead, setup).map_err(ProcessError::from) {
             Ok(mount) => Ok(StartedMount { mount, signals }),
             Err(error) => {
-                tracing::error!(why = error.line(), "the mount is replaced; what was open is lost");
+                tracing::error!(
+                    why = error.line(),
+                    "the mount cannot be continued and is replaced; open files are lost"
+                );
                 systemd::clear_fd_store();
                 let dead = DeadMount::abort_at(&self.respawn.mount_point);
                 self.mount_surveyed(config, dead, Some(signals))

@@ -91,7 +91,7 @@ pub(super) fn start_journal(core: &Arc<VolumeCore>, agreed: &InitParams) {
         core.fs.start_journal(&journal_path(&core.mount_point), head)
     };
     if let Err(error) = begin() {
-        tracing::warn!(%error, "no journal: if this daemon is killed, the mount is lost");
+        tracing::warn!(%error, "no journal; if this daemon is killed, the mount is lost");
         return;
     }
     // Weak, because the core owns the roster, which owns this closure.

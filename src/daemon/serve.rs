@@ -104,7 +104,7 @@ impl DaemonEvents {
                 _ = self.terminate.recv() => return DaemonEvent::Stop("SIGTERM"),
                 _ = self.interrupt.recv() => return DaemonEvent::Stop("SIGINT"),
                 _ = self.hangup.recv() => return DaemonEvent::Handover(HandoverRequest::reload()),
-                () = self.stop.notified() => return DaemonEvent::Stop("the keeper says so"),
+                () = self.stop.notified() => return DaemonEvent::Stop("the keeper requested it"),
                 Some(request) = self.handover_requests.recv() => {
                     return DaemonEvent::Handover(request);
                 }
@@ -151,7 +151,7 @@ pub(super) fn serve_until_end(mount: Mount, sources: EventSources) -> Result<(),
                 }
             }
             DaemonEvent::Stop(reason) => {
-                tracing::info!(reason, "ending");
+                tracing::info!(reason, "the daemon is ending");
                 let stopped = mount.stop();
                 telemetry::log::report_pending();
                 return Ok(stopped?);

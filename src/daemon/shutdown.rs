@@ -47,7 +47,7 @@ impl Mount {
         if !session.has_ended() {
             match unmount(&self.mount_point, false) {
                 Err(MountError::Busy(_)) => {
-                    tracing::info!("the mount is in use and is detached");
+                    tracing::info!("the mount is in use, so the daemon detaches it");
                     unmount(&self.mount_point, true)?;
                 }
                 result => result?,
@@ -65,7 +65,7 @@ impl Mount {
         if session.has_ended()
             && let Err(error) = session.join()
         {
-            tracing::warn!(%error, "the FUSE session ended badly");
+            tracing::warn!(%error, "the FUSE session ended with an error");
         }
         for (_, replica) in self.core.replicas.iter() {
             replica.stop();
@@ -76,7 +76,7 @@ impl Mount {
         if !session.has_ended()
             && let Err(error) = session.disconnect()
         {
-            tracing::warn!(%error, "callers may wait until all threads of this process have ended");
+            tracing::warn!(%error, "applications may wait until this process has ended");
         }
         if let Some(supervisor) = self.core.supervisor.get() {
             supervisor.report_unmounted();
@@ -88,7 +88,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(error) = self.shut_down() {
-            tracing::error!(%error, "the mount may be left behind");
+            tracing::error!(%error, "cannot unmount the volume; run `fanfs umount`");
         }
     }
 }

@@ -47,8 +47,8 @@ pub enum SupervisorError {
     },
     /// The daemon died too often.
     #[error(
-        "the daemon of {at} died more than {MAX_RESTARTS} times within {} s and is not started again; \
-         its log may say why; fanfs umount {at}, then mount it again",
+        "the daemon of {at} died more than {MAX_RESTARTS} times within {} s, and the keeper does \
+         not restart it; its log may say why; run `fanfs umount {at}`, then mount again",
         RESTART_WINDOW.as_secs()
     )]
     TooManyRestarts {
@@ -56,7 +56,7 @@ pub enum SupervisorError {
         at: String,
     },
     /// A system call for processes or descriptors failed.
-    #[error("the keeper: {0}")]
+    #[error("the keeper failed: {0}")]
     System(#[from] io::Error),
 }
 
@@ -146,14 +146,17 @@ pub(super) fn supervise(
         match keeping.watch_daemon(&link, &mut ready)? {
             DaemonExit::Unmounted => return Ok(()),
             DaemonExit::Died if keeping.device.is_none() && keeping.device_number.is_none() => {
-                let why = "the daemon ended without a word; its log may say why".to_owned();
+                let why =
+                    "the daemon ended without an error message; its log may say why".to_owned();
                 return Err(SupervisorError::Failed { why, usage: false });
             }
-            DaemonExit::Died => tracing::warn!("the daemon has died"),
+            DaemonExit::Died => tracing::warn!("the daemon of the mount has died"),
             DaemonExit::CannotRecover => {
                 keeping.abort_connection();
                 if !keeping.is_mounted() {
-                    tracing::info!("the mount was unmounted and is not replaced");
+                    tracing::info!(
+                        "the dead mount was unmounted, so the keeper does not replace it"
+                    );
                     return Ok(());
                 }
             }
@@ -169,7 +172,7 @@ pub(super) fn supervise(
             tracing::error!("{error}");
             return Err(error);
         }
-        tracing::warn!("the daemon is started again");
+        tracing::warn!("the keeper restarts the daemon");
     }
 }
 
@@ -202,7 +205,7 @@ impl Supervisor {
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
             && let Err(error) = self.earlier_daemons.add(pid)
         {
-            tracing::debug!(%error, "the end of the daemon's threads cannot be seen");
+            tracing::debug!(%error, "the keeper cannot watch the daemon's process");
         }
     }
 
@@ -218,7 +221,7 @@ impl Supervisor {
                 // arrived, and usually the end of the link.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     if is_dying && is_dead(self.daemon_pid) {
-                        tracing::warn!("the daemon is dead, and its threads hang in a replica");
+                        tracing::warn!("the daemon is dead, but its threads hang in a replica");
                         return Ok(DaemonExit::Died);
                     }
                     is_dying = is_dead(self.daemon_pid);
@@ -236,7 +239,10 @@ impl Supervisor {
                     }
                 }
                 Ok((DaemonMessage::Failed { why, .. }, _)) if self.device.is_some() => {
-                    tracing::error!(why, "the mount is replaced; what was open is lost");
+                    tracing::error!(
+                        why,
+                        "the mount cannot be continued and is replaced; open files are lost"
+                    );
                     return Ok(DaemonExit::CannotRecover);
                 }
                 Ok((DaemonMessage::Failed { why, .. }, _)) if self.device_number.is_some() => {
@@ -244,7 +250,7 @@ impl Supervisor {
                         let at = self.respawn.mount_point.display();
                         tracing::error!(
                             why, %at,
-                            "the dead mount cannot be replaced and stays; the next attempt is in 5 s"
+                            "the dead mount cannot be replaced; the keeper retries in 5 s"
                         );
                         self.last_error = why;
                     }
@@ -289,7 +295,7 @@ impl Supervisor {
         while self.is_mounted() {
             if signals.is_received() {
                 if let Err(error) = unmount(&self.respawn.mount_point, true) {
-                    tracing::error!(%error, "the dead mount is left behind");
+                    tracing::error!(%error, "cannot unmount the dead mount; use `fanfs umount`");
                 }
                 return false;
             }
@@ -298,7 +304,7 @@ impl Supervisor {
             }
             std::thread::sleep(LIVENESS_INTERVAL);
         }
-        tracing::info!("the dead mount was unmounted");
+        tracing::info!("the dead mount was unmounted; the keeper ends");
         false
     }
 }

@@ -57,7 +57,7 @@ fn send_notification(text: &str, along: &[BorrowedFd<'_>], delivery: Delivery) -
 
 fn notify(text: &str, along: &[BorrowedFd<'_>]) {
     if let Err(error) = send_notification(text, along, Delivery::Assured) {
-        tracing::warn!(%error, "the service manager does not listen");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 
@@ -141,7 +141,7 @@ fn is_due(last: Option<Instant>, interval: Duration, now: Instant) -> bool {
 fn send_if_possible(text: &str) -> bool {
     let sent = send_notification(text, &[], Delivery::BestEffort);
     if let Err(error) = &sent {
-        tracing::debug!(%error, "the service manager does not listen");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
     sent.is_ok()
 }

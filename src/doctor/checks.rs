@@ -8,7 +8,9 @@
 //!
 //! Thresholds are constants beside the rules, with their sources; docs/DOCTOR.md lists them.
 
-use serde::Serialize;
+use std::fmt;
+
+use serde::{Serialize, Serializer};
 
 use super::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
 
@@ -47,6 +49,33 @@ impl CheckStatus {
     }
 }
 
+/// What a finding says. JSON has it as one string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindingText {
+    /// The problem: one sentence.
+    pub problem: String,
+    /// The figures that show it, with their units and their source.
+    pub evidence: String,
+}
+
+impl FindingText {
+    fn new(problem: impl Into<String>, evidence: impl Into<String>) -> Self {
+        Self { problem: problem.into(), evidence: evidence.into() }
+    }
+}
+
+impl fmt::Display for FindingText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.problem, self.evidence)
+    }
+}
+
+impl Serialize for FindingText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// A problem that limits the rate of reads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
@@ -58,9 +87,9 @@ pub struct Finding {
     pub replicas: Vec<String>,
     /// The share of the read rate that the problem may take, 0 to 1.
     pub cost: f64,
-    /// What is wrong, and why that matters.
-    pub text: String,
-    /// The remedy: commands, or a key of the volume's file.
+    /// The problem and its evidence.
+    pub text: FindingText,
+    /// The fix: commands, or a key of the volume's file.
     pub remedy: String,
     /// The commands in `remedy` that mount a replica again. Findings about one mount share its
     /// command.
@@ -88,7 +117,7 @@ struct RawFinding {
     status: CheckStatus,
     replicas: Vec<usize>,
     cost: f64,
-    text: String,
+    text: FindingText,
     remedy: String,
 }
 
@@ -116,38 +145,38 @@ const fn check(
 }
 
 const CHECKS: &[Check] = &[
-    check("volume.daemon", "daemons serve their mounts", machine::daemons),
-    check("replica.answers", "replicas answer", mounts::answers),
-    check("replica.volume", "fit for the volume", mounts::volume),
-    check("replica.device", "file systems of their own", mounts::one_file_system),
-    check("nfs.connection", "connections of their own", mounts::one_connection),
-    check("nfs.rsize", "rsize", mounts::rsize),
-    check("nfs.wsize", "wsize", mounts::wsize),
-    check("nfs.protocol", "NFS protocol", mounts::protocol),
-    check("nfs.nconnect", "TCP connections for the link", mounts::nconnect),
-    check("nfs.soft", "hard mounts", mounts::soft),
-    check("nfs.read_only", "mounts that can be written", mounts::read_only),
+    check("volume.daemon", "mount daemons", machine::daemons),
+    check("replica.answers", "replica access", mounts::answers),
+    check("replica.volume", "fanfs check", mounts::volume),
+    check("replica.device", "separate file systems", mounts::one_file_system),
+    check("nfs.connection", "separate NFS connections", mounts::one_connection),
+    check("nfs.rsize", "NFS rsize", mounts::rsize),
+    check("nfs.wsize", "NFS wsize", mounts::wsize),
+    check("nfs.protocol", "NFS version and transport", mounts::protocol),
+    check("nfs.nconnect", "TCP connections per link", mounts::nconnect),
+    check("nfs.soft", "hard or soft mounts", mounts::soft),
+    check("nfs.read_only", "read-write mounts", mounts::read_only),
     check("nfs.sync", "asynchronous writes", mounts::sync),
-    check("nfs.attributes", "attribute caches", mounts::attributes),
-    check("nfs.nosharecache", "shared caches", mounts::nosharecache),
-    check("nfs.alike", "mounted alike", option_match::options_match),
+    check("nfs.attributes", "attribute caching", mounts::attributes),
+    check("nfs.nosharecache", "shared page cache", mounts::nosharecache),
+    check("nfs.alike", "matching mount options", option_match::options_match),
     check("rpc.retransmits", "RPC retransmissions", network::retransmits),
     check("rpc.timeouts", "RPC timeouts", network::timeouts),
-    check("rpc.backlog", "RPC slots", network::backlog),
-    check("rpc.latency", "round trips of READs", network::round_trips),
+    check("rpc.backlog", "RPC backlog", network::backlog),
+    check("rpc.latency", "READ round-trip time", network::round_trips),
     check("tcp.loss", "packet loss", network::loss),
-    check("tcp.window", "socket buffers", network::window),
+    check("tcp.window", "TCP receive buffer", network::window),
     check("net.mtu", "path MTU", network::mtu),
     check("net.link", "link speed", network::link),
     check("cache.readahead", "kernel readahead", mounts::readahead),
-    check("clock.skew", "clocks", network::clocks),
-    check("fuse.access", "FUSE may be used", machine::access),
+    check("clock.skew", "clock skew", network::clocks),
+    check("fuse.access", "FUSE access", machine::access),
     check("fuse.requests", "FUSE request limits", machine::requests),
-    check("machine.descriptors", "open files", machine::descriptors),
-    check("machine.kernel", "kernel", machine::kernel),
-    check("measure.replica", "rate of each replica", rates::slow),
-    check("measure.latency", "latency of each replica", rates::latency),
-    check("measure.together", "rate of all together", rates::together),
+    check("machine.descriptors", "open file limit", machine::descriptors),
+    check("machine.kernel", "kernel version", machine::kernel),
+    check("measure.replica", "read rate per replica", rates::slow),
+    check("measure.latency", "read latency per replica", rates::latency),
+    check("measure.together", "combined read rate", rates::together),
 ];
 
 /// The results of all checks.
@@ -228,6 +257,12 @@ fn check_nfs_replicas(
 /// One replica's share of the volume: the cost of a replica that delivers nothing.
 fn replica_share(facts: &DoctorFacts) -> f64 {
     1.0 / facts.replicas.len().max(1) as f64
+}
+
+/// "replica a", "replicas a and b".
+fn replicas_text(facts: &DoctorFacts, replicas: &[usize]) -> String {
+    let noun = if replicas.len() == 1 { "replica" } else { "replicas" };
+    format!("{noun} {}", join_replica_names(facts, replicas))
 }
 
 /// "a", "a and b", "a, b and c".

@@ -44,7 +44,7 @@ pub struct DoctorOptions {
 
 /// Collects all facts; calls `say` with each step's name.
 pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> DoctorFacts {
-    say("looking at the replicas");
+    say("probing the replicas");
     let survey = survey(config.survey_request(None), options.timeout);
     let table = MountTable::read().unwrap_or_default();
     let tree = SystemRoot::at(Path::new("/"));
@@ -64,7 +64,7 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     let redundant = redundant_groups(&survey);
     facts.one_connection = redundant.one_connection;
     facts.one_file_system = redundant.one_file_system;
-    say("looking at the network");
+    say("probing the network");
     probe_routes(&mut facts, &tree);
     measure_clocks(&mut facts, &survey, options.is_write_allowed);
     if let Some(how) = &options.measure {

@@ -75,7 +75,7 @@ pub(super) fn measure(
     let Some(first) = roots.iter().flatten().next() else {
         return failed("no replica answers".to_owned());
     };
-    say("looking for a file");
+    say("looking for a test file");
     let found = match &options.file {
         Some(file) => regular_file(first, file),
         None => find_file(first),
@@ -83,7 +83,7 @@ pub(super) fn measure(
     let Some(TestFile { path: file, size }) = found else {
         let what = options.file.as_ref().map_or_else(
             || format!("no file found in {}", first.display()),
-            |file| format!("{} is no file in {}", file.display(), first.display()),
+            |file| format!("{} is not a file in {}", file.display(), first.display()),
         );
         return failed(format!("{what}; name one with --file"));
     };
@@ -101,7 +101,7 @@ pub(super) fn measure(
         let mut step = MeasureStep::run(&[place], plan.alone_segments(i), options.step_duration);
         alone.push(RateMeasurement { latency_ms: latency, ..step.remove(0) });
     }
-    say("reading all at once");
+    say("reading all replicas at once");
     let healthy: Vec<&PathBuf> = places
         .iter()
         .zip(&alone)
@@ -241,7 +241,7 @@ impl MeasureStep {
             }
             let n = file.read(segment * SEGMENT_BYTES)?;
             if n == 0 {
-                return Err(io::Error::other("the file is shorter here"));
+                return Err(io::Error::other("the file is shorter on this replica"));
             }
             part.is_direct.store(file.is_direct, Relaxed);
             if !self.stop.load(Relaxed) {
@@ -431,7 +431,7 @@ mod tests {
         let options = MeasureOptions { file: None, step_duration: Duration::from_secs(5) };
         let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
         assert_eq!(measured.alone[0].error, None);
-        assert_eq!(measured.alone[1].error.as_deref(), Some("the file is shorter here"));
+        assert_eq!(measured.alone[1].error.as_deref(), Some("the file is shorter on this replica"));
     }
 
     #[test]
@@ -456,7 +456,7 @@ mod tests {
             measure(&roots, &MeasureOptions { file, step_duration: step }, &tree, &|_| {}).failed
         };
         assert!(why(None).expect("nothing there").contains("no file found"));
-        assert!(why(Some("gone".into())).expect("nothing there").contains("gone is no file"));
+        assert!(why(Some("gone".into())).expect("nothing there").contains("gone is not a file"));
         let none =
             measure(&[None], &MeasureOptions { file: None, step_duration: step }, &tree, &|_| {});
         assert_eq!(none.failed.as_deref(), Some("no replica answers"));

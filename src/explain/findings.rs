@@ -5,8 +5,8 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::forecast::{WhatIf, forecast};
-use super::{ExplainFacts, Explanation};
-use crate::format::format_bytes;
+use super::{ExplainFacts, Explanation, NodeShare};
+use crate::format::{format_bytes, format_count, format_names, format_percent};
 
 /// A change and its expected effect.
 #[derive(Clone, Debug, Serialize)]
@@ -28,60 +28,76 @@ const MAX_NODES_TRIED: usize = 3;
 pub(super) fn findings(facts: &ExplainFacts, e: &Explanation) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(failure) = &facts.failure {
-        found.push(format!("{} does not say where the chunks are: {failure}", facts.provider));
+        found.push(format!("the placement query to {} failed: {failure}", facts.provider));
     } else if facts.provider == "none" {
-        found.push("nobody is asked where the chunks are; see `[placement]`".to_owned());
+        found.push("no placement provider is configured; see `[placement]`".to_owned());
     } else if facts.provider == "learned" {
-        found.push("nobody is asked where the chunks are; it is inferred from timing".to_owned());
+        found.push("placement is inferred from timing (provider \"learned\")".to_owned());
     } else if e.chunks == 0 && facts.size > 0 {
-        found.push(format!("{} knows nothing of this file", facts.provider));
+        found.push(format!("{} has no placement for this file", facts.provider));
     }
     if !facts.pinned.is_empty() {
         let names: Vec<&str> = facts.pinned.iter().map(|i| &*facts.replicas[*i].name).collect();
-        found.push(format!("an [[affinity]] rule pins it to {}", names.join(", ")));
+        let names = format_names(&names, "replica");
+        found.push(format!("an [[affinity]] rule pins the file to {names}"));
     }
+    if e.chunks > 0 {
+        found.extend(chunk_findings(e));
+    }
+    if let [(few, count), .., (most, _)] = e.copies[..] {
+        let chunks = format_count(count, "chunk");
+        found.push(format!("{chunks}: fewer copies ({few}) than the others (up to {most})"));
+    }
+    let unused: Vec<&str> = facts
+        .replicas
+        .iter()
+        .filter(|replica| !replica.is_usable)
+        .map(|replica| &*replica.name)
+        .collect();
+    if !unused.is_empty() {
+        let names = format_names(&unused, "replica");
+        found.push(format!("no reads go to {names} now; see `fanfs status`"));
+    }
+    if facts.size > 0 && !e.is_measured {
+        found.push("some bandwidths are not measured yet, so they are assumed".to_owned());
+    }
+    found
+}
+
+/// The findings about a file whose chunks are known.
+fn chunk_findings(e: &Explanation) -> Vec<String> {
+    let mut found = Vec::new();
     let covered: u64 = e.nodes.iter().map(|node| node.first).sum();
     if let Some(node) = e.nodes.iter().find(|node| node.first == e.chunks && e.chunks > 1) {
+        let node = &node.node;
         found.push(format!(
-            "all {} chunks have their first copy on {}; a client that takes the first gets one node",
-            e.chunks, node.node
-        ));
-    }
-    if covered < e.chunks {
-        found.push(format!(
-            "{} of {} chunks have no copy that is known",
-            e.chunks - covered,
+            "all {} chunks have their first copy on {node}; a client that reads first copies uses \
+             one node",
             e.chunks
         ));
     }
-    if e.chunks > 0 {
-        let unreached: Vec<&str> = e
-            .nodes
-            .iter()
-            .filter(|node| node.replicas.is_empty() && node.chunks > 0)
-            .map(|node| &*node.node)
-            .collect();
-        if !unreached.is_empty() {
-            let shown = unreached.iter().take(8).copied().collect::<Vec<_>>().join(", ");
-            let more = if unreached.len() > 8 { ", ..." } else { "" };
-            found.push(format!("no replica is on {shown}{more}, which hold parts of it"));
-        }
-        for replica in e.replicas.iter().filter(|replica| replica.chunks == 0) {
-            found.push(format!("{} is on {}, which holds none of it", replica.name, replica.node));
-        }
-        if e.local < 0.999 {
-            let part = (1.0 - e.local) * 100.0;
-            found.push(format!("{part:.0} % of it is on no replica's node and is always proxied"));
-        }
+    if covered < e.chunks {
+        let bare = e.chunks - covered;
+        found.push(format!("{bare} of {} chunks have no known copy", e.chunks));
     }
-    if let [(few, count), .., (most, _)] = e.copies[..] {
-        found.push(format!("{count} chunks have {few} copies, others up to {most}"));
+    let is_unreached = |node: &&NodeShare| node.replicas.is_empty() && node.chunks > 0;
+    let unreached: Vec<&str> =
+        e.nodes.iter().filter(is_unreached).map(|node| &*node.node).collect();
+    if !unreached.is_empty() {
+        let nodes = format_names(&unreached, "node");
+        found.push(format!("nodes that hold chunks and have no replica: {nodes}"));
     }
-    for replica in facts.replicas.iter().filter(|replica| !replica.is_usable) {
-        found.push(format!("{} is not asked now; see `fanfs status`", replica.name));
+    let empty = e.replicas.iter().filter(|replica| replica.chunks == 0);
+    let empty: Vec<String> =
+        empty.map(|replica| format!("{} (on {})", replica.name, replica.node)).collect();
+    if !empty.is_empty() {
+        let names: Vec<&str> = empty.iter().map(String::as_str).collect();
+        let names = format_names(&names, "replica");
+        found.push(format!("no chunk of the file is on the nodes of {names}"));
     }
-    if facts.size > 0 && !e.is_measured {
-        found.push("not all rates were measured yet; the others are assumed".to_owned());
+    if e.local < 0.999 {
+        let part = format_percent(1.0 - e.local);
+        found.push(format!("{part} of the file is on no replica's node, so it is read remotely"));
     }
     found
 }
@@ -109,13 +125,13 @@ pub(super) fn improvements(
             consider(format!("a replica on {}", node.node), &WhatIf::ExtraReplica(&node.node));
         }
         consider(
-            "one more copy of each chunk (a higher replication)".to_owned(),
+            "one more copy of each chunk (a higher replication factor)".to_owned(),
             &WhatIf::ExtraCopy,
         );
     }
     for factor in [4, 16] {
         let window = format_bytes(facts.readahead_max.saturating_mul(factor));
-        let what = format!("readahead_max = {window} (and {factor} times the budget)");
+        let what = format!("readahead_max = {window} (and {factor} times the memory budget)");
         consider(what, &WhatIf::LargerWindow(factor));
     }
     found.sort_by(|a, b| b.rate.total_cmp(&a.rate));

@@ -30,25 +30,25 @@ pub(super) struct ReceivedFiles<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// The kernel reads files through descriptors that only this daemon can take back.
-    #[error("files are open that the kernel reads by itself (passthrough)")]
+    #[error("the kernel reads open files by passthrough; try again when they are closed")]
     Passthrough,
     /// A thread of the pool waits for a lock.
-    #[error("a lock is being waited for on a replica that does not answer")]
+    #[error("an application waits for a file lock on a replica that does not answer")]
     LockWait,
     /// The descriptor of a lock cannot be sent.
-    #[error("a lock could not be handed over")]
+    #[error("the descriptor of a file lock cannot be sent")]
     Lock,
     /// The predecessor wrote to another replica.
-    #[error("files are open for writing, on another write replica")]
+    #[error("files are open for writing on another write replica; close them first")]
     OtherWriteReplica,
     /// The predecessor kept locks on another replica.
-    #[error("locks are held, on another replica")]
+    #[error("applications hold file locks on another replica; release them first")]
     OtherLockReplica,
     /// The volume is read-only now.
-    #[error("files are open for writing, and nothing may be written")]
+    #[error("files are open for writing, and the volume is read-only now; close them first")]
     ReadOnly,
     /// The descriptor of a writer did not arrive.
-    #[error("a file that is open for writing could not be sent")]
+    #[error("the descriptor of a file that is open for writing is missing")]
     MissingFile,
 }
 

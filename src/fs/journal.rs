@@ -225,8 +225,9 @@ impl Journal {
         };
         // If the write panics, its entries are lost.
         let written = catch_unwind(AssertUnwindSafe(|| self.write_batch(&mut file)));
-        if let Err(error) = written.unwrap_or_else(|_| Err(io::Error::other("writing it panicked")))
-        {
+        if let Err(error) = written.unwrap_or_else(|_| {
+            Err(io::Error::other("writing the journal panicked; this is a bug in fanfs"))
+        }) {
             self.invalidate(&mut file, error);
         }
         self.flushed.store(last, Ordering::Release);
@@ -312,11 +313,14 @@ impl Journal {
 fn empty_incomplete(file: &File, path: &Path, error: &io::Error) {
     let emptied = file.set_len(0);
     let journal = path.display();
-    tracing::warn!(%journal, %error, "the journal cannot be written: if this daemon is killed, the mount is lost");
+    tracing::warn!(
+        %journal, %error,
+        "cannot write the journal; if this daemon is killed, the mount is lost"
+    );
     // The file is empty, so its removal is only for tidiness.
     let removed = with_daemon_credentials(|_| std::fs::remove_file(path));
     if let (Err(error), Err(_) | Ok(Err(_))) = (emptied, removed) {
-        tracing::error!(%journal, %error, "an incomplete journal stays; remove it");
+        tracing::error!(%journal, %error, "cannot remove an incomplete journal; remove it");
     }
 }
 
@@ -362,7 +366,7 @@ impl JournalFile {
                 // The present file is complete, only longer than necessary.
                 self.put_off_rewrite();
                 let journal = self.path.display();
-                tracing::warn!(%journal, %error, "the journal cannot be rewritten and grows");
+                tracing::warn!(%journal, %error, "cannot rewrite the journal, so it grows");
             }
             Err(error) => self.fail_start(error),
         }
@@ -389,7 +393,7 @@ impl JournalFile {
             emptied.is_ok() || removed.is_ok() || !path.exists()
         });
         if !discarded.unwrap_or(false) {
-            tracing::error!(journal = %path.display(), "an older journal stays; remove it");
+            tracing::error!(journal = %path.display(), "cannot remove an older journal; remove it");
         }
     }
 }

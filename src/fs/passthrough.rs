@@ -125,7 +125,7 @@ impl Passthrough {
 
     fn add_obstacle(&self, why: String) {
         if self.state.lock().obstacles.insert(why.clone()) {
-            tracing::info!(%why, "no passthrough");
+            tracing::info!(%why, "no passthrough for some or all files");
         }
     }
 
@@ -160,7 +160,10 @@ impl Passthrough {
         kernel: &impl KernelOpen,
     ) -> Option<Arc<PassthroughFile>> {
         let Some(descriptor) = file.descriptor() else {
-            self.disable_for(replica, format!("{name}: max_rate, or no plain files"));
+            self.disable_for(
+                replica,
+                format!("replica {name} has a max_rate, or its files have no descriptors"),
+            );
             return None;
         };
         before_io("the registration of a backing file");
@@ -187,16 +190,19 @@ impl Passthrough {
                 self.disable("the daemon lacks CAP_SYS_ADMIN".to_owned());
             }
             None | Some(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                self.disable(format!("the kernel refuses: {error}"));
+                self.disable(format!("the kernel refuses passthrough: {error}"));
             }
             // These resources may be available again later.
             Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC) => {
-                self.add_obstacle(format!("{name}: {error}"));
+                self.add_obstacle(format!("replica {name}: {error}"));
             }
             Some(Errno::LOOP) => {
-                self.disable_for(replica, format!("{name}: its file system is stacked on another"));
+                self.disable_for(
+                    replica,
+                    format!("replica {name}: its file system is stacked on another one"),
+                );
             }
-            Some(_) => self.disable_for(replica, format!("{name}: {error}")),
+            Some(_) => self.disable_for(replica, format!("replica {name}: {error}")),
         }
     }
 

@@ -28,10 +28,10 @@ const HELPER: &str = "fusermount3";
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// No FUSE device.
-    #[error("cannot open {DEVICE}: {0}; is FUSE available here (`modprobe fuse`)?")]
+    #[error("cannot open {DEVICE}: {0}; load the kernel module (`modprobe fuse`)")]
     Device(Errno),
     /// This user may not use the FUSE device; then fusermount3 does not allow it either.
-    #[error("this user may not open {DEVICE}; elsewhere all may (mode 0666)")]
+    #[error("this user may not open {DEVICE}; its usual mode is 0666")]
     DeviceForbidden,
     /// mount(2) refused.
     #[error("cannot mount on {}: {errno}", .path.display())]
@@ -51,7 +51,12 @@ pub enum MountError {
     #[error("the kernel refused the FUSE session: {0}")]
     Handshake(std::io::Error),
     /// Something still uses the mount.
-    #[error("{} is in use: close what is open there (`fuser -vm {}` lists it), or give --lazy", .0.display(), .0.display())]
+    #[error(
+        "{} is in use: close the files that are open there (`fuser -vm {}` lists the processes), \
+         or unmount with --lazy",
+        .0.display(),
+        .0.display()
+    )]
     Busy(PathBuf),
     /// umount2(2) refused.
     #[error("cannot unmount {}: {errno}", .path.display())]
@@ -205,7 +210,7 @@ fn mount_by_helper(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd
     received.ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim().trim_start_matches("fusermount3: ");
-        MountError::Helper(said.lines().next().unwrap_or("refused without a reason").to_owned())
+        MountError::Helper(said.lines().next().unwrap_or("it failed and gave no reason").to_owned())
     })
 }
 

@@ -21,7 +21,7 @@ impl KernelNotifier {
         if let Some(notifier) = self.0.get()
             && let Err(error) = notifier.inval_inode(number, -1, 0)
         {
-            tracing::debug!(%error, "the kernel did not take a notice");
+            tracing::debug!(%error, "the kernel rejected an invalidation");
         }
     }
 }

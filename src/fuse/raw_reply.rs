@@ -39,7 +39,7 @@ pub(super) struct DevicePages(Arc<OwnedFd>);
 impl KernelPages for DevicePages {
     fn drop_pages(&self, ino: Ino, range: ByteRange) {
         if let Err(error) = device_fd::drop_pages(self.0.as_fd(), ino.0, range) {
-            tracing::debug!(%error, "the kernel did not drop pages");
+            tracing::debug!(%error, "the kernel did not drop cached pages of a file");
         }
     }
 }
@@ -68,7 +68,7 @@ impl RawReplies {
             // leaks a reference to the device, which a daemon has open as long as it runs.
             Ok(()) => std::mem::forget(reply),
             Err(error) => {
-                tracing::debug!(%error, "a reply was not taken");
+                tracing::debug!(%error, "the kernel rejected a reply to a read");
                 reply.error(match error.kind() {
                     io::ErrorKind::OutOfMemory => fuser::Errno::ENOMEM,
                     _ => fuser::Errno::EIO,

@@ -152,7 +152,7 @@ impl SessionPauser {
         unsafe { sigaction(INTERRUPT_SIGNAL, &action) }?;
         let threads = session_threads()?;
         if threads.len() > PENDING_THREADS.len() {
-            return Err(io::Error::other("too many session threads"));
+            return Err(io::Error::other("the FUSE session has too many threads"));
         }
         for (slot, thread) in PENDING_THREADS.iter().zip(&threads) {
             slot.store(*thread, Ordering::SeqCst);
@@ -169,7 +169,9 @@ impl SessionPauser {
         let mut pause = Duration::from_micros(50);
         while waiting() > 0 {
             if Instant::now() >= until {
-                return Err(io::Error::other("the session's threads do not stop"));
+                return Err(io::Error::other(
+                    "the threads of the FUSE session did not stop in time",
+                ));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(5));
@@ -258,12 +260,12 @@ fn forward_replies(from: OwnedFd, to: &OwnedFd, come: &Sender<()>) {
             Ok(n) if answer[..n] == *END_MARK => drop(come.send(())),
             Ok(n) => {
                 if let Err(errno) = rustix::io::write(to, &answer[..n]) {
-                    tracing::debug!(%errno, "an answer was not taken");
+                    tracing::debug!(%errno, "the kernel rejected a reply");
                 }
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => {
-                tracing::warn!(%errno, "answers are not passed on");
+                tracing::warn!(%errno, "cannot forward replies to the kernel");
                 return;
             }
         }

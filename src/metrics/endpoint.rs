@@ -75,7 +75,7 @@ impl BoundListener {
                 key: "metrics.textfile",
                 place: file.path.display().to_string(),
                 error,
-                advice: "the daemon has to be able to write in its directory",
+                advice: "make its directory writable for the daemon's user",
             };
             let directory = file.path.parent().unwrap_or(Path::new("/"));
             tempfile::tempfile_in(directory).map_err(refused)?;
@@ -85,10 +85,12 @@ impl BoundListener {
             key: "metrics.listen",
             place: listen.to_string(),
             advice: match error.kind() {
-                io::ErrorKind::AddrInUse => "end what listens there, or choose another address",
+                io::ErrorKind::AddrInUse => {
+                    "stop the program that listens there, or choose another address"
+                }
                 io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
                 io::ErrorKind::PermissionDenied => {
-                    "choose what the daemon may have without privileges, such as a port from 1024 on"
+                    "choose an address that needs no privileges, such as a port above 1023"
                 }
                 _ => "choose another address",
             },
@@ -129,7 +131,7 @@ fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener
 fn is_socket(path: &Path) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => Ok(true),
-        Ok(_) => Err(io::Error::other("it is there and is no socket")),
+        Ok(_) => Err(io::Error::other("it exists and is not a socket")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
@@ -161,7 +163,7 @@ pub(super) async fn async_listener(
                 .map(AsyncListener::Unix)
         }
     };
-    ready.inspect_err(|error| tracing::warn!(%error, "no metrics can be fetched")).ok()
+    ready.inspect_err(|error| tracing::warn!(%error, "cannot serve metrics")).ok()
 }
 
 async fn bind_with_retry(listen: &ListenAddress) -> BoundListener {
@@ -171,12 +173,15 @@ async fn bind_with_retry(listen: &ListenAddress) -> BoundListener {
         match bind_address(listen, false) {
             Ok(opened) => {
                 if is_reported {
-                    tracing::info!(%listen, "metrics can be fetched now");
+                    tracing::info!(%listen, "metrics are served now");
                 }
                 return opened;
             }
             Err(error) if !is_reported && begun.elapsed() > WARN_AFTER => {
-                tracing::warn!(key = "metrics.listen", %listen, %error, "no metrics can be fetched");
+                tracing::warn!(
+                    key = "metrics.listen", %listen, %error,
+                    "cannot serve metrics; retrying every 5 s"
+                );
                 is_reported = true;
             }
             Err(_) => {}
@@ -198,7 +203,7 @@ mod tests {
         for taken in [&path, &next] {
             std::fs::write(taken, "mine").unwrap();
             let error = bind_address(&listen, true).map(drop).unwrap_err().to_string();
-            assert!(error.ends_with("it is there and is no socket"), "{error}");
+            assert!(error.ends_with("it exists and is not a socket"), "{error}");
             assert_eq!(std::fs::read(taken).unwrap(), b"mine");
             std::fs::remove_file(taken).unwrap();
         }

@@ -29,7 +29,8 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest request, bytes: the smallest limit that hyper accepts.
 const MAX_REQUEST_BYTES: usize = 8192;
 
-const INDEX_TEXT: &str = "fanfs, a mounted volume. Metrics for Prometheus are at /metrics.\n";
+const INDEX_TEXT: &str =
+    "This fanfs daemon serves a mounted volume. Metrics for Prometheus: /metrics\n";
 
 /// Accepts and serves connections.
 pub(super) async fn accept_loop(listener: AsyncListener, look: SnapshotFn) {
@@ -49,7 +50,7 @@ pub(super) async fn accept_loop(listener: AsyncListener, look: SnapshotFn) {
             Ok(()) => is_reported = false,
             Err(error) => {
                 if !is_reported {
-                    tracing::warn!(%error, "who asks for metrics is not answered");
+                    tracing::warn!(%error, "cannot accept a connection for metrics; retrying");
                     is_reported = true;
                 }
                 // The process may have no descriptors left.
@@ -74,7 +75,7 @@ where
     match tokio::time::timeout(CONNECTION_TIMEOUT, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a request for metrics failed"),
-        Err(_) => tracing::debug!("who asked for metrics took too long"),
+        Err(_) => tracing::debug!("a request for metrics took too long"),
     }
 }
 
@@ -85,7 +86,7 @@ async fn respond(request: &Request<Incoming>, look: SnapshotFn) -> Response<Full
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut refused =
-            plain_text_response(StatusCode::METHOD_NOT_ALLOWED, "not allowed\n".to_owned());
+            plain_text_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n".to_owned());
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refused;
     }

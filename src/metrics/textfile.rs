@@ -79,7 +79,7 @@ pub(super) async fn write_periodically(
             Ok(Ok(())) => is_reported = false,
             Ok(Err(error)) if !is_reported => {
                 let path = file.path.display();
-                tracing::warn!(key = "metrics.textfile", %path, %error, "metrics are not written");
+                tracing::warn!(key = "metrics.textfile", %path, %error, "cannot write metrics");
                 is_reported = true;
             }
             _ => {}

@@ -85,9 +85,7 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
             Some(("Chunksize", unit)) => chunk_size.replace(parse_size(line, unit)?).is_some(),
             Some(("Number of storage targets", numbers)) => {
                 let actual = numbers.split_once("actual:").map(|(_, actual)| actual.trim());
-                count
-                    .replace(parse_number(line, actual, "how many targets there actually are")?)
-                    .is_some()
+                count.replace(parse_number(line, actual, "the actual number of targets")?).is_some()
             }
             Some(("Storage targets", "")) => {
                 listed = Some(StripePattern::Targets);
@@ -108,7 +106,7 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
             }
         };
         if twice {
-            return expected_error(line, "each of the pattern's details once");
+            return expected_error(line, "each detail of the pattern only once");
         }
     }
     let last = last_line(output);
@@ -119,7 +117,7 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
         return expected_error(last, "`+ Chunksize: ` and a size before here");
     };
     if cells.is_empty() || count != Some(cells.len() as u64) {
-        return expected_error(last, "as many storage targets listed as there actually are");
+        return expected_error(last, "as many storage targets as the layout announces");
     }
     let mut builder = ChunkMapBuilder::new();
     add_stripe(&mut builder, ByteRange::new(0, size), chunk_size, &cells)?;
@@ -148,7 +146,7 @@ fn parse_size(line: usize, text: &str) -> Result<u64> {
     let units = parse_number(line, Some(digits), "a chunk size")?;
     match units.checked_mul(factor) {
         Some(bytes) if bytes > 0 => Ok(bytes),
-        _ => expected_error(line, "a chunk size above 0 that a file can have"),
+        _ => expected_error(line, "a chunk size above 0 that fits in 64 bits"),
     }
 }
 

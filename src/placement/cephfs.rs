@@ -208,10 +208,10 @@ pub fn parse_layout(output: &str) -> Result<Layout> {
         return expected_error(1, "a layout, `stripe_unit=... pool=...`");
     };
     if pool.contains(" pool_namespace=") {
-        return expected_error(1, "a pool without a namespace, which is not handled");
+        return expected_error(1, "a pool without a namespace (fanfs does not support namespaces)");
     }
     if pool.is_empty() || pool.starts_with('-') || pool.chars().any(char::is_control) {
-        return expected_error(1, "the pool's name behind `pool=`");
+        return expected_error(1, "the pool's name after `pool=`");
     }
     let value = |key: &str| {
         let mut words = numbers.split_whitespace().filter_map(|word| word.split_once('='));

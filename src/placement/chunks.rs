@@ -158,7 +158,7 @@ impl ChunkMapBuilder {
         }
         let end = self.map.regions.last().map_or(0, |last| last.range.end);
         if range.start < end {
-            return nonsense(format!("bytes {range:?} come after byte {end}"));
+            return nonsense(format!("bytes {range:?} are listed after byte {end}"));
         }
         let mut numbered = Vec::new();
         for cell in cells {

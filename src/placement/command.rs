@@ -168,7 +168,7 @@ fn one_line(said: &[u8]) -> String {
     let printable: String = text.chars().filter(|c| !c.is_control()).collect();
     match printable.char_indices().nth_back(MAX_STDERR_CHARS) {
         Some((start, _)) => format!("...{}", &printable[start..]),
-        None if printable.is_empty() => "it said nothing".to_owned(),
+        None if printable.is_empty() => "it wrote no error message".to_owned(),
         None => printable,
     }
 }
@@ -260,7 +260,7 @@ mod tests {
         let error = failing.run(&values(b""), SOON).await.unwrap_err().to_string();
         assert_eq!(error, "sh failed (exit status: 3): no such file");
         let error = template(&["/no/such/tool"]).run(&values(b""), SOON).await.unwrap_err();
-        assert!(error.to_string().starts_with("tool cannot be run:"), "{error}");
+        assert!(error.to_string().starts_with("cannot run tool:"), "{error}");
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ pub enum PlacementError {
     #[error("no answer within {}", humantime::format_duration(*.0))]
     TimedOut(Duration),
     /// The program could not be started.
-    #[error("{program} cannot be run: {error}")]
+    #[error("cannot run {program}: {error}")]
     StartFailed {
         /// Its name.
         program: String,
@@ -42,7 +42,7 @@ pub enum PlacementError {
         what: String,
     },
     /// The answer has the right form but is impossible.
-    #[error("the answer makes no sense: {}", Escaped(.0))]
+    #[error("the answer is invalid: {}", Escaped(.0))]
     InvalidAnswer(String),
     /// The query to the service failed.
     #[error("{}: {}", Escaped(.at), Escaped(.what))]
@@ -56,11 +56,11 @@ pub enum PlacementError {
     #[cfg(not(feature = "hdfs"))]
     #[error(
         "this fanfs was built without WebHDFS (cargo feature `hdfs`); use `command` instead of \
-             `url`, or a fanfs with it"
+             `url`, or a fanfs that has it"
     )]
     WebHdfsNotBuilt,
     /// The file is not known to the provider.
-    #[error("the file is not known there")]
+    #[error("the provider does not know the file")]
     NotFound,
 }
 
@@ -78,9 +78,9 @@ impl PlacementError {
             }
             Self::ProgramFailed { program, status, .. } => format!("{program} failed ({status})"),
             Self::UnexpectedLine { line, .. } => {
-                format!("line {line} of the answer is not understood")
+                format!("line {line} of the answer is not valid")
             }
-            Self::InvalidAnswer(_) => "the answer makes no sense".to_owned(),
+            Self::InvalidAnswer(_) => "the answer is invalid".to_owned(),
             Self::ServiceFailed { at, .. } => format!("the service failed: {}", Escaped(at)),
             #[cfg(not(feature = "hdfs"))]
             Self::WebHdfsNotBuilt => self.to_string(),
@@ -101,17 +101,17 @@ mod tests {
         let said = |error: PlacementError| error.without_file_names();
         assert_eq!(said(PlacementError::TimedOut(Duration::from_secs(3))), "no answer within 3s");
         let start = PlacementError::StartFailed { program: program.clone(), error: not_there() };
-        assert_eq!(said(start), format!("tool cannot be run: {}", not_there()));
+        assert_eq!(said(start), format!("cannot run tool: {}", not_there()));
         let failed = PlacementError::ProgramFailed { program, status, said: name() };
         assert!(failed.to_string().contains("/secret"));
         assert_eq!(said(failed), "tool failed (exit status: 3)");
         assert_eq!(said(PlacementError::TooLong(7)), "the answer is longer than 7 bytes");
         let line = PlacementError::unexpected_line(12, name());
-        assert_eq!(said(line), "line 12 of the answer is not understood");
-        assert_eq!(said(PlacementError::InvalidAnswer(name())), "the answer makes no sense");
+        assert_eq!(said(line), "line 12 of the answer is not valid");
+        assert_eq!(said(PlacementError::InvalidAnswer(name())), "the answer is invalid");
         let service =
             PlacementError::ServiceFailed { at: "http://nn1:9870".to_owned(), what: name() };
         assert_eq!(said(service), "the service failed: http://nn1:9870");
-        assert_eq!(said(PlacementError::NotFound), "the file is not known there");
+        assert_eq!(said(PlacementError::NotFound), "the provider does not know the file");
     }
 }

@@ -105,7 +105,7 @@ struct AnsweredStripe {
 pub fn parse(output: &[u8], size: u64) -> Result<ChunkMap> {
     // serde would also accept an array of the values in order.
     if !output.trim_ascii_start().starts_with(b"{") {
-        return Err(PlacementError::unexpected_line(1, "a JSON object was expected"));
+        return Err(PlacementError::unexpected_line(1, "expected a JSON object"));
     }
     let answer: ExecAnswer = serde_json::from_slice(output)
         .map_err(|error| PlacementError::unexpected_line(error.line(), error.to_string()))?;

@@ -130,9 +130,11 @@ impl Translator<'_> {
     fn expected_instead(&self) -> Option<&'static str> {
         match self {
             Self::Brick(_) | Self::Other("REPLICATE" | "DISTRIBUTE") => None,
-            Self::Other("EC" | "DISPERSE") => Some("no disperse translator, which is not handled"),
-            Self::Other("STRIPE") => Some("no stripe translator, which is not handled"),
-            Self::Other(_) => Some("no translators but DISTRIBUTE, REPLICATE and POSIX"),
+            Self::Other("EC" | "DISPERSE") => {
+                Some("no disperse translator (fanfs does not support it)")
+            }
+            Self::Other("STRIPE") => Some("no stripe translator (fanfs does not support it)"),
+            Self::Other(_) => Some("only the translators DISTRIBUTE, REPLICATE and POSIX"),
         }
     }
 }
@@ -197,12 +199,12 @@ mod tests {
         let error = refused(DISPERSE);
         assert_eq!(
             error,
-            "line 1 of the answer: expected no disperse translator, which is not handled"
+            "line 1 of the answer: expected no disperse translator (fanfs does not support it)"
         );
         let error = refused(&DISPERSE.replace("EC:vol-disperse-0", "STRIPE:s:[131072]"));
         assert!(error.contains("no stripe translator"), "{error}");
         let error = refused(&DISPERSE.replace("EC:", "TIER:"));
-        assert!(error.contains("no translators but DISTRIBUTE"), "{error}");
+        assert!(error.contains("only the translators DISTRIBUTE"), "{error}");
     }
 
     #[test]

@@ -305,7 +305,8 @@ impl Locator {
             self.disbelief_count.fetch_add(1, Relaxed);
             tracing::info!(
                 replica = came.replica.index(),
-                "a chunk is not where it was said to be; its placement is asked again"
+                "the replica reads a chunk like a remote one, although its node should hold the \
+                 chunk; asking for the chunk's placement again"
             );
             self.query_if_due(file, came.offset, now);
         }
@@ -341,7 +342,7 @@ impl Locator {
             provider = self.provider_name(),
             nodes = unmatched.shown.join(", "),
             replicas = self.topology.names.display_names().join(", "),
-            "the provider names nodes that no replica is on; `aliases` can tie them together"
+            "the provider names nodes that no replica is on; map them with `aliases`"
         );
     }
 
@@ -354,7 +355,7 @@ impl Locator {
             tracing::warn!(
                 provider = self.provider_name(),
                 error = kind,
-                "no placement; all replicas are candidates until it is answered"
+                "no placement; all replicas are candidates until the provider answers"
             );
         }
     }
@@ -395,7 +396,7 @@ impl QueryGuard<'_> {
                 locator.answer_count.fetch_add(1, Relaxed);
                 if locator.is_failing.swap(false, Relaxed) {
                     *locator.last_failure.lock() = None;
-                    tracing::info!("placement is answered again");
+                    tracing::info!("the placement provider answers again");
                 }
             }
             Err(error) => locator.record_failure(&error.without_file_names(), error.to_string()),
@@ -406,7 +407,7 @@ impl QueryGuard<'_> {
 impl Drop for QueryGuard<'_> {
     fn drop(&mut self) {
         if !self.is_finished && std::thread::panicking() {
-            let bug = "the provider broke off; that is a bug in fanfs";
+            let bug = "the provider panicked; this is a bug in fanfs";
             self.locator.record_failure(bug, bug.to_owned());
         }
         // This has no effect after an answer, which has set a time.

@@ -123,7 +123,7 @@ fn parse_components(output: &str) -> Result<Vec<Component<'_>>> {
         layout.read_line(line, text.trim())?;
     }
     if layout.entry_count.unwrap_or(1) != layout.components.len() as u64 {
-        return expected_error(last_line(output), "as many components as there are in the layout");
+        return expected_error(last_line(output), "as many components as the layout announces");
     }
     Ok(layout.components)
 }
@@ -169,20 +169,20 @@ impl<'a> LayoutParser<'a> {
         let value = value.trim();
         match key {
             "lcm_entry_count" => {
-                let count = parse_number(line, Some(value), "how many components there are")?;
+                let count = parse_number(line, Some(value), "the number of components")?;
                 if self.entry_count.replace(count).is_some() {
-                    return expected_error(line, "the layout of one file, and this is a second");
+                    return expected_error(line, "the layout of one file, not of a second");
                 }
             }
             "lcme_id" => {
                 if self.components.len() >= MAX_COMPONENTS {
-                    return expected_error(line, "no more than 1024 components");
+                    return expected_error(line, "at most 1024 components");
                 }
                 self.components.push(Component { line, ..Component::default() });
             }
             "lmm_stripe_count" if self.entry_count.is_none() => {
                 if !self.components.is_empty() {
-                    return expected_error(line, "the layout of one file, and this is a second");
+                    return expected_error(line, "the layout of one file, not of a second");
                 }
                 self.components.push(Component {
                     line,
@@ -255,7 +255,7 @@ fn parse_detail<'a>(
         _ => false,
     };
     if twice {
-        return expected_error(line, "each of a component's details once");
+        return expected_error(line, "each detail of a component only once");
     }
     Ok(())
 }
@@ -273,7 +273,7 @@ fn parse_object_item(
     }
     let index = rest.split_once("l_ost_idx:").map(|(_, index)| index.trim_start());
     let index = index.and_then(|index| index.split([',', ' ', '}']).next());
-    add_object(line, component, parse_number(line, index, "an OST's index behind `l_ost_idx:`")?)
+    add_object(line, component, parse_number(line, index, "an OST's index after `l_ost_idx:`")?)
 }
 
 fn add_object(line: usize, component: Option<&mut Component<'_>>, index: u64) -> Result<()> {

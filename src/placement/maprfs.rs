@@ -75,7 +75,7 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
             continue;
         }
         if is_mode(first) {
-            return expected_error(line, "the listing of one file, and this is a second");
+            return expected_error(line, "the listing of one file, not of a second");
         }
         let fid = words.next().is_some_and(|fid| fid.split('.').count() == 3);
         let nodes: Vec<&str> = words.collect();
@@ -84,7 +84,7 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
         }
         if first == "p" {
             if primary.replace(nodes).is_some() {
-                return expected_error(line, "one line that begins with `p`, and this is a second");
+                return expected_error(line, "only one line that begins with `p`");
             }
             continue;
         }
@@ -120,10 +120,12 @@ fn build_chunk_map(chunks: &[ListedChunk<'_>], chunk_size: u64, size: u64) -> Re
         // A chunk size of 0 means one chunk, however large.
         let range = match (chunk_size, *index) {
             (0, 0) => file,
-            (0, _) => return expected_error(*line, "chunk 0 alone, as the chunk size is 0"),
+            (0, _) => return expected_error(*line, "only chunk 0, because the chunk size is 0"),
             (unit, index) => match index.checked_mul(unit) {
                 Some(start) => ByteRange::at(start, unit).intersect(file),
-                None => return expected_error(*line, "a chunk's number that an offset can have"),
+                None => {
+                    return expected_error(*line, "a chunk's number whose offset fits in 64 bits");
+                }
             },
         };
         if !nodes.is_empty() {
@@ -151,7 +153,7 @@ fn is_node(word: &str) -> bool {
 /// The chunk size in a file's listing.
 fn parse_chunk_size(line: usize, text: &str) -> Result<u64> {
     if !text.trim_start().starts_with('-') {
-        return expected_error(line, "the listing of a file, and this is of something else");
+        return expected_error(line, "the listing of a regular file");
     }
     let mut words = text.split_whitespace();
     let mut before = None;
@@ -159,12 +161,12 @@ fn parse_chunk_size(line: usize, text: &str) -> Result<u64> {
         match words.next() {
             Some(word) if is_date(word) => break,
             Some(word) => before = Some(word),
-            None => return expected_error(line, "a date (YYYY-MM-DD) behind the size"),
+            None => return expected_error(line, "a date (YYYY-MM-DD) after the size"),
         }
     }
     parse_number(line, before, "the size before the date")?;
     let _time = words.next();
-    parse_number(line, words.next(), "the chunk size behind the time")
+    parse_number(line, words.next(), "the chunk size after the time")
 }
 
 fn is_date(word: &str) -> bool {

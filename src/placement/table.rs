@@ -93,7 +93,7 @@ impl LoadedTable {
         let stamp = file_stamp(&self.file).map_err(|e| read_error(&self.file, &e))?;
         if self.stamp != stamp {
             *self = Self::read(&self.file)?;
-            tracing::info!("the placement table was read again");
+            tracing::info!("reloaded the placement table");
         }
         Ok(Arc::clone(&self.entries))
     }
@@ -136,7 +136,7 @@ enum TableProblem {
     Syntax { line: usize, what: String },
     #[error("{0}")]
     Csv(String),
-    #[error("line 1: the columns are not {}", COLUMNS.join(","))]
+    #[error("line 1: the columns must be {}", COLUMNS.join(","))]
     WrongColumns,
     #[error("line {line}: {column}: {error}")]
     NotASize { line: u64, column: &'static str, error: UnitError },

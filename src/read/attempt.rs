@@ -100,7 +100,7 @@ fn read_catching_panics(
 ) -> AttemptResult {
     let read = AssertUnwindSafe(|| read_segment(reader, fetch, replica, backend));
     catch_unwind(read).unwrap_or_else(|_| {
-        tracing::error!("a read panicked; this is a bug in fanfs");
+        tracing::error!("a read of a replica panicked; this is a bug in fanfs");
         Err((BackendError::QueueFull, None))
     })
 }
@@ -401,7 +401,7 @@ impl EndedAttempt {
             }
             error if error.is_replica_fault() => {
                 replica.counters.record_error();
-                tracing::debug!(replica = %replica.name, %error, "a read failed");
+                tracing::debug!(replica = %replica.name, %error, "a read of the replica failed");
             }
             _ => {}
         }

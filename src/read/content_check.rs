@@ -246,10 +246,10 @@ impl Comparison {
         tracing::warn!(
             replica = name(*replica),
             deciding = name(*deciding),
-            "a replica has other bytes of a file than the deciding one, at the same size and \
-             time, and is kept off it; `fanfs verify` says which and where"
+            "a replica's copy of a file differs in content from the deciding replica's at the same \
+             size and mtime; fanfs reads the file from other replicas; run `fanfs verify`"
         );
-        tracing::debug!(path = ?file.path(), range = ?self.range, "the file in question");
+        tracing::debug!(path = ?file.path(), range = ?self.range, "the file that differs");
         let other = |id: &ReplicaId| id != replica && id != deciding;
         // An excluded replica may be the witness too. If two bad replicas are found at the same
         // moment, each is the other's witness.
@@ -269,8 +269,8 @@ impl Comparison {
         tracing::warn!(
             deciding = %names[self.deciding].name,
             agree = ?[&names[self.replica].name, &names[witness].name],
-            "two replicas agree against the deciding one about a file; it is read from the \
-             deciding one all the same"
+            "two replicas agree on the content of a file, and the deciding replica differs; fanfs \
+             still reads the file from the deciding replica; run `fanfs verify`"
         );
     }
 }

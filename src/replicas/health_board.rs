@@ -412,13 +412,13 @@ impl HealthBoard {
         let replica = &self.names[id];
         match (from, to) {
             (_, Ejected | Absent) => {
-                tracing::warn!(%replica, ?from, ?to, ?reason, "health changed");
+                tracing::warn!(%replica, ?from, ?to, ?reason, "the replica's health changed");
             }
             // The caller of an admission logs it itself.
             (Healthy, Suspect) | (Suspect, Healthy) | (Absent, Healthy) => {
-                tracing::debug!(%replica, ?from, ?to, ?reason, "health changed");
+                tracing::debug!(%replica, ?from, ?to, ?reason, "the replica's health changed");
             }
-            _ => tracing::info!(%replica, ?from, ?to, ?reason, "health changed"),
+            _ => tracing::info!(%replica, ?from, ?to, ?reason, "the replica's health changed"),
         }
     }
 }

@@ -34,7 +34,7 @@ impl Replicas {
                 Ok(true) => MountCheck::SameMount,
                 Ok(false) => MountCheck::MountGone,
                 Err(error) => {
-                    tracing::debug!(replica = %replicas[id].name, %error, "no proof");
+                    tracing::debug!(replica = %replicas[id].name, %error, "cannot check the mount");
                     match error.origin() {
                         ErrorOrigin::Machine => MountCheck::Inconclusive,
                         _ => MountCheck::Failed,

@@ -135,7 +135,7 @@ impl Ticker {
 fn tick_catching_panics(ticked: Arc<dyn Ticked>, now: Instant) -> PendingWork {
     let tick = std::panic::AssertUnwindSafe(|| ticked.tick(now));
     std::panic::catch_unwind(tick).unwrap_or_else(|_| {
-        tracing::error!("a tick panicked; this is a bug in fanfs");
+        tracing::error!("a periodic task panicked; this is a bug in fanfs");
         // It may have calls left that it has not checked.
         PendingWork::Calls
     })

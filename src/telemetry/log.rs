@@ -39,10 +39,10 @@ pub fn init(file: Option<LogFile>, log: &LogConfig, as_daemon: RunAsDaemon) {
     let _ =
         tracing_subscriber::registry().with(output.layer).with(filter(log)).with(limit).try_init();
     if let Some(error) = output.journal_error {
-        tracing::warn!(%error, "systemd's journal cannot be reached; this is logged as text");
+        tracing::warn!(%error, "systemd's journal cannot be reached; fanfs logs text instead");
     }
     if let Err(error) = filter_of_environment() {
-        tracing::warn!(%error, "FANFS_LOG is no filter; the volume's `[log] level` counts");
+        tracing::warn!(%error, "FANFS_LOG is not a valid filter; fanfs uses `[log] level`");
     }
 }
 

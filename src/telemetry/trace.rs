@@ -183,7 +183,7 @@ pub enum ReplayError {
         error: serde_json::Error,
     },
     /// A newer fanfs made the recording.
-    #[error("line {line}: form {format} is of a newer fanfs; {FORMAT} is known")]
+    #[error("line {line}: format {format} is from a newer fanfs; this fanfs reads format {FORMAT}")]
     NewerFormat {
         /// The line's number.
         line: usize,

@@ -127,7 +127,10 @@ pub enum CheckpointError {
         error: io::Error,
     },
     /// The file is not a state of `fanfs verify`.
-    #[error("state {}: not a state of fanfs verify: {what}; give another file or remove it", .path.display())]
+    #[error(
+        "state {}: not a state of fanfs verify: {what}; use another file, or remove it",
+        .path.display()
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -136,7 +139,8 @@ pub enum CheckpointError {
     },
     /// The state belongs to another run.
     #[error(
-        "state {}: of a run with {key} {theirs}, and this one has {ours}; give another file or remove it",
+        "state {}: of a run with {key} {theirs}, and this run has {ours}; use another file, or \
+         remove it",
         .path.display()
     )]
     OtherRun {

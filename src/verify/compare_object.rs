@@ -210,7 +210,7 @@ fn add_content_findings(
     if progress.unsteady > 0 {
         let replicas = file.versions.iter().map(|(id, _)| *id);
         let why = format!(
-            "{} blocks differed when they were read first, and not when they were read again",
+            "{} blocks differed at first, and were equal when fanfs read them again",
             progress.unsteady
         );
         add_not_compared(&shared.replicas, file.path, replicas, &why, found);
@@ -222,7 +222,13 @@ fn changed_findings(shared: &RunShared, path: &Path, look: &ObjectView) -> Verif
     let mut found = VerifyFindings::default();
     found.totals.objects = 1;
     let replicas = look.iter().map(|(id, _)| *id);
-    add_not_compared(&shared.replicas, path, replicas, "changed while it was compared", &mut found);
+    add_not_compared(
+        &shared.replicas,
+        path,
+        replicas,
+        "it changed during the comparison",
+        &mut found,
+    );
     found
 }
 

@@ -72,7 +72,7 @@ pub const IGNORABLE: [DifferenceKind; 5] = [
 
 /// The kind is not one of [`IGNORABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what can be ignored is one of mtime, ctime, inode, mode, owner")]
+#[error("only mtime, ctime, inode, mode and owner can be ignored")]
 pub struct NotIgnorable;
 
 impl FromStr for DifferenceKind {
@@ -228,7 +228,7 @@ impl fmt::Display for Difference {
                 if self.content.more_ranges > 0 {
                     let ContentDifference { more_ranges, differing_bytes, .. } = self.content;
                     write!(f, "\n{path}: and {more_ranges} more ranges; ")?;
-                    write!(f, "{differing_bytes} bytes differ in all")?;
+                    write!(f, "{differing_bytes} bytes differ in total")?;
                 }
                 Ok(())
             }

@@ -188,7 +188,7 @@ fn a_file_that_changes_all_the_time_is_given_up_and_is_no_difference() {
     assert_eq!(result.differences, [] as [String; 0]);
     assert_eq!(
         result.not_compared,
-        ["log: not compared on r1, r2, r3: changed while it was compared"]
+        ["log: not compared on r1, r2, r3: it changed during the comparison"]
     );
 }
 

@@ -199,7 +199,7 @@ fn an_upgrade_takes_no_other_file_system_in_the_place_of_all() {
         nested.expect_absent(&all);
         let refused = world.run(&["upgrade", "mnt"]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("than it was"), "{said}");
+        assert!(!refused.status.success() && said.contains("than before"), "{said}");
         nested.expect_absent(&all);
         assert_eq!(errno(fs::read(world.path("mnt/f00"))), Some(Errno::IO));
         assert_eq!(errno(fs::write(world.path("mnt/made"), "made")), Some(Errno::IO));

@@ -44,6 +44,6 @@ fn after_a_kill_no_other_file_system_takes_its_place() {
 fn says_changed(world: &World) -> bool {
     let said = String::from_utf8(world.room.expect(&["status", "mnt"]).stdout).unwrap();
     said.lines().any(|line| {
-        line.contains("warning: n2: ") && line.contains("is another file system than it was")
+        line.contains("warning: replica n2 (") && line.contains("different file system than before")
     })
 }

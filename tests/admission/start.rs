@@ -34,7 +34,7 @@ fn as_many_as_are_wanted_must_be_there() {
         let output = world.run(&["mount", "v.toml", "mnt"]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("min_replicas is 3") && said.contains("n2: "), "{said}");
+        assert!(said.contains("min_replicas is 3") && said.contains("replica n2 ("), "{said}");
         assert!(world.room.mounted().is_none());
         world.heals();
         world.expect(&["mount", "v.toml", "mnt"]);

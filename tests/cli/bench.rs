@@ -1,5 +1,5 @@
-//! `fanfs bench`: over replicas of a known rate the figures are those, everything that
-//! was asked for is there afterwards, and nothing else.
+//! `fanfs bench`: the figures agree with the replicas' known rates, all requested output exists
+//! afterwards, and bench leaves nothing else behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -166,8 +166,12 @@ fn throttled_replicas_have_figures_that_agree_and_fanfs_reads_from_all() {
     };
     let intervals = report["over_time"]["seconds"].as_array().unwrap().len();
     assert!((0..intervals).any(deliver_at), "never all at once: {over_time:?}");
+    for key in ["date", "host", "kernel"] {
+        assert!(report[key].as_str().is_some_and(|text| !text.is_empty()), "{key}");
+    }
     let page = fs::read_to_string(lab.room.path("b.html")).unwrap();
     assert_eq!(page.matches("<svg").count(), 3);
+    assert!(page.contains("x the best replica, ") && page.contains(" % of the sum</h1>"), "{page}");
     let job = fs::read_to_string(lab.room.path("jobs/sequential-alone-2.fio")).unwrap();
     assert!(job.contains(&format!("directory={}\n", lab.root(2).display())), "{job}");
     // 3 replicas, sums of 2 and 3, fanfs over 3; then twice 3, 1 and 1; and the script.
@@ -330,13 +334,13 @@ fn what_cannot_be_measured_is_said() {
     })
     .unwrap();
     for (args, status, wanted) in [
-        ("v.toml", 2, "a regular file of at least 128 MiB is needed, and among the 1 entries"),
-        ("v.toml --file hello", 2, "hello has 0.0 MiB; at least 128 MiB are needed"),
-        ("v.toml --file nowhere", 1, "no replica shows nowhere: r1: "),
+        ("v.toml", 2, "bench needs a regular file of at least 128 MiB; in "),
+        ("v.toml --file hello", 2, "hello is too small (0.0 MiB): 4 readers with"),
+        ("v.toml --file nowhere", 1, "cannot read nowhere on any replica: r1: "),
         ("v.toml --file ../x", 2, "is not a path in the volume"),
         ("v.toml --block 1000B", 2, "--block must be a multiple of 4KiB"),
-        ("v.toml --make 1GiB", 2, "the volume says access = \"ro\""),
-        ("copies.toml --make 1GiB", 2, "in a volume of `copies` nobody writes"),
+        ("v.toml --make 1GiB", 2, "the volume has access = \"ro\""),
+        ("copies.toml --make 1GiB", 2, "fanfs does not write to a volume of `copies`"),
         ("v.toml --make 1GiB --file x", 2, "cannot be used with"),
     ] {
         let args: Vec<&str> = args.split(' ').collect();

@@ -119,7 +119,10 @@ fn who_listens_to_traces_leaves_room_for_others() {
     let refused = room.fanfs(&["trace", "mnt"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.ends_with("mnt: too many ask that at once\n"), "{said}");
+    assert!(
+        said.ends_with("mnt: too many clients wait for such a request; try again later\n"),
+        "{said}"
+    );
     room.expect(&["status", "mnt"]);
     told.pop();
     room.eventually("there is room again", || listen().0);

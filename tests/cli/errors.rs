@@ -36,14 +36,14 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
     (
         "mount v.toml mnt -o remount,ro",
         2,
-        "fanfs: mount option `remount` is not supported; unmount and mount again",
+        "fanfs: mount option `remount` is not supported; unmount and mount again, or use fanfs reload",
     ),
     (
         "mount v.toml mnt -o rw,keeper=0",
         2,
-        "fanfs: mount option `keeper` takes no value; write `keeper` alone, or leave it out",
+        "fanfs: mount option `keeper` takes no value; write `keeper` alone, or remove it",
     ),
-    ("mount v.toml mnt -o log", 2, "fanfs: mount option `log` wants a file: log=FILE"),
+    ("mount v.toml mnt -o log", 2, "fanfs: mount option `log` needs a file: log=FILE"),
     (
         "mount none.toml mnt",
         2,
@@ -52,7 +52,7 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
     (
         "mount tree mnt",
         2,
-        "fanfs: tree: cannot be read: Is a directory (os error 21); give the file in it",
+        "fanfs: tree: cannot be read: Is a directory (os error 21); name a file in it",
     ),
     (
         "check none.toml",
@@ -68,7 +68,7 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
     (
         "mount v.toml /proc",
         1,
-        "fanfs: mount point /proc: already a mount point; unmount what is there or choose another",
+        "fanfs: mount point /proc: already a mount point; unmount it, or choose another mount point",
     ),
     (
         "mount v.toml mnt --log nowhere/log",
@@ -77,7 +77,7 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
     ),
     ("umount mnt", 1, "fanfs: {room}/mnt is not mounted"),
     ("umount nowhere", 1, "fanfs: {room}/nowhere is not mounted"),
-    ("umount /proc", 1, "fanfs: /proc is a mount of type proc, not of fanfs; use umount"),
+    ("umount /proc", 1, "fanfs: /proc is a mount of type proc, not of fanfs; use umount(8)"),
     ("status mnt", 1, "fanfs: no fanfs volume of this user is mounted at {room}/mnt"),
     (
         "demo --replicas 0",
@@ -97,10 +97,10 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
     (
         "demo --dir nowhere --size 1MiB",
         1,
-        "fanfs: nowhere: No such file or directory (os error 2) at path ",
+        "fanfs: cannot create a directory in nowhere: No such file or directory (os error 2) at path ",
     ),
     ("./v.toml mnt -x", 2, "fanfs: flag `-x` is not known"),
-    ("./v.toml mnt -o", 2, "fanfs: `-o` wants a list of options"),
+    ("./v.toml mnt -o", 2, "fanfs: `-o` needs a list of options"),
 ];
 
 /// What the volume's file says, exit status of `fanfs mount` and its error.
@@ -113,7 +113,7 @@ const VOLUMES: &[(&str, i32, &str)] = &[
     (
         "[volume]\nname = \"v\"\nmode = \"share\"\n[[replica]]\npath = \"/x\"\n",
         2,
-        "fanfs: t.toml:3: key `volume.mode`: \"share\" is not known; did you mean \"shared\"?",
+        "fanfs: t.toml:3: key `volume.mode`: \"share\" is not valid; use \"shared\" or \"copies\" (did you mean \"shared\"?)",
     ),
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"x\"\n",
@@ -139,23 +139,23 @@ const VOLUMES: &[(&str, i32, &str)] = &[
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/nowhere\"\n",
         1,
-        "fanfs: r1: {room}/nowhere does not exist",
+        "fanfs: replica r1 ({room}/nowhere) does not exist; create the directory and mount it there",
     ),
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/a-file\"\n",
         1,
-        "fanfs: r1: {room}/a-file is not a directory",
+        "fanfs: replica r1 ({room}/a-file) is not a directory; set `path` to its mount point",
     ),
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/tree\"\n",
         1,
-        "fanfs: r1: {room}/tree is not a mount, nor on a network file system; mount it: `mount {room}/tree`",
+        "fanfs: replica r1 ({room}/tree) is not a mount point and not on a network file system; mount it: `mount {room}/tree`",
     ),
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/tree\"\nrequire_mount = false\n\
          [[replica]]\npath = \"{room}/other\"\nrequire_mount = false\n",
         1,
-        "fanfs: not the same file system: r1 has root inode ",
+        "fanfs: the replicas are not the same file system: r1 has root inode ",
     ),
 ];
 
@@ -218,7 +218,10 @@ fn a_relative_run_time_directory() {
         let mut fanfs = room.fanfs(args);
         let output = fanfs.arg0(name).env("FANFS_RUNTIME_DIR", "run").output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(said, "fanfs: FANFS_RUNTIME_DIR is run, which is relative; give it from /\n");
+        assert_eq!(
+            said,
+            "fanfs: FANFS_RUNTIME_DIR is run, a relative path; set it to an absolute one\n"
+        );
         // As mount.fanfs says it to mount(8).
         assert_eq!(output.status.code(), Some(if name == "fanfs" { 2 } else { 1 }));
     }

@@ -29,7 +29,7 @@ fn it_ends_with_the_statuses_of_mount() {
         (&["v.toml"], 1, "usage: mount.fanfs VOLUME MOUNTPOINT"),
         (&["v.toml", "mnt", "-x"], 1, "flag `-x` is not known"),
         (&["v.toml", "nowhere"], 32, "nowhere: No such file or directory"),
-        (&["v.toml", "mnt", "-N", "/nowhere"], 32, "mount name space /nowhere: No such file"),
+        (&["v.toml", "mnt", "-N", "/nowhere"], 32, "mount namespace /nowhere: No such file"),
         (&["no-such-volume", "mnt"], 1, "/etc/fanfs/no-such-volume.toml: cannot be read"),
     ] {
         let output = helper(&room, args);

@@ -77,13 +77,14 @@ fn copies_are_written_down_and_pass_the_check() {
     let mnt = room.path("mnt").display().to_string();
     let (status, said) = refused(&room, &["init", a, &mnt]);
     assert_eq!(status, 2);
-    assert!(said.ends_with("mnt is on a volume of fanfs; give the mounts below it"), "{said}");
+    assert!(said.ends_with("mnt is on a fanfs volume; list the mounts of its replicas"), "{said}");
     room.expect(&["umount", "mnt"]);
 
     let again = ["init", a, b, "--output", &file];
     let (status, said) = refused(&room, &again);
     assert_eq!(status, 1);
-    assert!(said.ends_with("genomes.toml exists; choose another file, or --force"), "{said}");
+    let expected = "genomes.toml exists; choose another file, or overwrite it with --force";
+    assert!(said.ends_with(expected), "{said}");
     assert_eq!(fs::read_to_string(&file).unwrap(), text, "and left it alone");
     room.expect(&[&again[..], &["--force", "--name", "other"]].concat());
     assert!(fs::read_to_string(&file).unwrap().contains("name = \"other\""));
@@ -114,9 +115,9 @@ fn one_file_system_seen_twice_is_shared() {
     assert_eq!(guess["replicas"][1]["path"], b.as_str());
     fs::write(room.path("j.toml"), guess["file"].as_str().unwrap()).unwrap();
     room.expect(&["check", "j.toml"]);
-    // One is enough, with a remark.
+    // One is enough, with a note.
     let one = String::from_utf8(room.expect(&["init", a]).stdout).unwrap();
-    assert!(one.contains("# Remark: one replica alone"), "{one}");
+    assert!(one.contains("# Note: with one replica"), "{one}");
     // The mode may be said, where that is no nonsense.
     let copies =
         String::from_utf8(room.expect(&["init", a, b, "--mode", "copies"]).stdout).unwrap();
@@ -134,9 +135,9 @@ fn what_cannot_be_a_volume_is_refused() {
     let (tree, none) = (format!("{here}/tree"), format!("{here}/none"));
     let twice = format!("{here}/tree/../n1");
     for (args, status, expected) in [
-        (vec!["init", a, &tree], 1, format!("fanfs: {tree} is not a mount, nor on a network file system; mount it, or write the volume by hand, with `require_mount = false`")),
+        (vec!["init", a, &tree], 1, format!("fanfs: {tree} is neither a mount nor on a network file system; mount it, or write the configuration by hand, with `require_mount = false`")),
         (vec!["init", a, &none], 1, format!("fanfs: {none} does not exist")),
-        (vec!["init", a, &twice], 2, format!("fanfs: {a} and {a} are one directory; give each mount once")),
+        (vec!["init", a, &twice], 2, format!("fanfs: {a} and {a} are one directory; list each mount once")),
         (vec!["init", a, b, "--name", "a b"], 2, "fanfs: \"a b\" is not a name; use 1 to 64 letters, digits, `.`, `_`, `-`, a letter or digit first".to_owned()),
         (vec!["init", "--force", a], 2, "fanfs: the following required arguments were not provided: --output <FILE>; see `fanfs --help`".to_owned()),
     ] {
@@ -145,7 +146,7 @@ fn what_cannot_be_a_volume_is_refused() {
     // Two tmpfs are not one file system, whatever one says.
     let (status, said) = refused(&room, &["init", a, b, "--mode", "shared"]);
     assert_eq!(status, 1);
-    assert!(said.starts_with("fanfs: not the same file system: "), "{said}");
+    assert!(said.starts_with("fanfs: the replicas are not the same file system: "), "{said}");
 }
 
 #[test]

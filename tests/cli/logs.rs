@@ -142,7 +142,7 @@ fn a_filter_that_cannot_be_read_is_reported() {
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
     let text = room.log();
-    assert!(text.contains("FANFS_LOG is no filter"), "{text}");
+    assert!(text.contains("FANFS_LOG is not a valid filter"), "{text}");
 }
 
 /// Mounts a volume with this `[log]`, and without a word of the environment.
@@ -201,7 +201,7 @@ fn the_same_message_is_not_logged_for_ever() {
         let log = room.log();
         let times = |what: &str| log.lines().filter(|line| line.contains(what)).count();
         assert_eq!(times("DEBUG a request for metrics failed"), logged, "{log}");
-        let left = "DEBUG left out 27 more of: a request for metrics failed left_out=27";
+        let left = "DEBUG suppressed 27 more of: a request for metrics failed left_out=27";
         assert_eq!(times(left), usize::from(rate == 3), "{log}");
     }
 }
@@ -409,7 +409,7 @@ fn two_processes_rotate_one_log_and_lose_no_line() {
 
     // The launcher that starts the next daemon has the older file as standard error.
     room.expect(&["reload", "mnt2"]);
-    assert!(log().contains("goes on with the mount"), "{}", log());
+    assert!(log().contains("this daemon serves the mount now"), "{}", log());
     for (at, _) in mounts {
         room.expect(&["umount", at]);
     }

@@ -156,7 +156,7 @@ fn an_address_that_cannot_be_had_is_an_error_before_anything_is_mounted() {
         (port, "metrics.listen", address),
         (listening("192.0.2.1:9469"), "metrics.listen", "192.0.2.1:9469".to_owned()),
         (unix("here"), "metrics.listen", room.path("here").display().to_string()),
-        (unix("file"), "metrics.listen", "it is there and is no socket".to_owned()),
+        (unix("file"), "metrics.listen", "it exists and is not a socket".to_owned()),
         (unix("none/socket"), "metrics.listen", "none/socket".to_owned()),
         (textfile, "metrics.textfile", "/nowhere/v.prom".to_owned()),
     ] {

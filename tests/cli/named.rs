@@ -125,7 +125,7 @@ fn a_bare_word_is_a_name_in_etc_before_all_else() {
     assert_eq!(
         said(&refused),
         "fanfs: /etc/fanfs/pets.toml: this user has not mounted this volume; fanfs status lists \
-         the mounted ones\n"
+         mounted volumes\n"
     );
     let checked = said(&room.expect(&["check", "./pets"]));
     assert!(checked.contains("volume pets,"), "{checked}");
@@ -147,7 +147,7 @@ fn a_path_below_the_mount_point_is_a_path_of_the_volume() {
     let root = room.path("mnt");
     let root = room.fanfs(&["explain"]).arg(root).output().unwrap();
     let text = String::from_utf8_lossy(&root.stderr);
-    assert!(text.contains("a volume's root; give a file on it"), "{text}");
+    assert!(text.contains("this is the root of a volume; name a file on it"), "{text}");
     assert_eq!(root.status.code(), Some(2));
     let short = "bench pets --json --seconds 1 --rounds 1 --readers 1 --block 64KiB \
                  --random-block 4KiB --file VOLUME";
@@ -214,7 +214,7 @@ fn a_volume_that_is_mounted_twice_is_asked_for_by_its_mount_point() {
         assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
         let points = [room.path("mnt"), room.path("second")];
         let text = said(&refused);
-        assert!(text.contains("is mounted more than once; give one of these"), "{text}");
+        assert!(text.contains("is mounted more than once; use one of these"), "{text}");
         assert!(points.iter().all(|point| text.contains(point.to_str().unwrap())), "{text}");
     }
     // As a file, a configuration is the same for both.

@@ -234,6 +234,6 @@ fn the_run_time_directory_is_the_users_own() {
     fs::create_dir(fallback).unwrap();
     let refused = with(&["mount", "v.toml", "mnt"], None);
     fs::remove_dir_all(fallback).unwrap();
-    assert!(said(&refused).contains("not a directory of this user"), "{}", said(&refused));
+    assert!(said(&refused).contains("not a directory that this user owns"), "{}", said(&refused));
     assert!(room.mounted().is_none());
 }

@@ -83,9 +83,9 @@ fn status_shows_placement_and_affinities() {
     assert_eq!(fs::read(room.path("mnt/big")).unwrap().len(), 4 << 20);
     let (text, json) = status(&room);
     let answers = json["placement"]["answers"].as_u64().unwrap();
-    let line = format!("  placement: table, 2 files, {answers} answers, 0 failures; 100 % of ");
+    let line = format!("  placement: table, 2 files, {answers} answers, 0 failures; 100% of ");
     assert!(text.contains(&line) && text.contains(" MiB read locally\n"), "{text}");
-    let warning = "  warning: no replica is on elsewhere; `aliases` can tie them together\n";
+    let warning = "  warning: no replica is on elsewhere; see `aliases`\n";
     assert!(text.contains(warning), "{text}");
     let calls = json["affinities"][0]["calls"].as_u64().unwrap();
     assert!(calls > 0);
@@ -109,7 +109,7 @@ fn status_warns_of_a_provider_that_fails() {
     let (text, json) = status(&room);
     assert!(text.contains("  placement: exec, 1 file, 0 answers, 1 failure\n"), "{text}");
     let failing = "sh failed (exit status: 4): it is away";
-    assert!(text.contains(&format!("  warning: placement fails: {failing}\n")), "{text}");
+    assert!(text.contains(&format!("  warning: placement query failed: {failing}\n")), "{text}");
     assert_eq!(json["placement"]["failing"], failing);
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
@@ -135,17 +135,17 @@ fn without_a_provider_nothing_is_said_of_chunks_that_nobody_knows() {
     let room = Room::new();
     let output = room.expect(&["explain", "--volume", "v.toml", "/hello"]).stdout;
     let text = String::from_utf8(output).unwrap();
-    assert_eq!(text.lines().next(), Some("/hello: 6 B, where its chunks are is not known"));
-    for untrue in ["0 chunks", "0 B", "0 % of it", "read locally"] {
+    assert_eq!(text.lines().next(), Some("/hello: 6 B, placement unknown"));
+    for untrue in ["0 chunks", "0 B", "0% of it", "read locally"] {
         assert!(!text.contains(untrue), "{untrue}: {text}");
     }
-    assert!(text.contains("nobody is asked where the chunks are"), "{text}");
-    // Where somebody knows them, it is said.
+    assert!(text.contains("no placement provider is configured"), "{text}");
+    // A provider knows them, so the output says where they are.
     room.volume("v.toml", "", &table(&room));
     fs::write(room.path("table.csv"), "path,start,end,nodes\n/hello,,,r1\n").unwrap();
     let output = room.expect(&["explain", "--volume", "v.toml", "/hello"]).stdout;
     let text = String::from_utf8(output).unwrap();
-    let first = "/hello: 6 B in 1 chunks, placement by table";
+    let first = "/hello: 6 B in 1 chunk, placement by table";
     assert_eq!(text.lines().next(), Some(first), "{text}");
     assert!(text.contains("% of it read locally"), "{text}");
 }

@@ -342,7 +342,7 @@ fn an_interrupted_run_is_gone_on_with() {
         let (status, report) = json(&output);
         assert_eq!((status, &report["interrupted"]), (Some(130), &true.into()));
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("run it again with --state kept to go on"), "{said}");
+        assert!(said.contains("run it again with --state kept to resume"), "{said}");
         let first = report["totals"]["bytes"].as_u64().unwrap();
         assert!(first > MIB as u64 && first < 19 * MIB as u64, "{first}");
         // Another command is not this run.
@@ -423,11 +423,11 @@ fn what_is_wrong_is_said() {
     copies.write("f", b"x");
     fs::write(copies.room.path("no-state"), "hello").unwrap();
     for (args, status, expected) in [
-        (&["nope"][..], 2, "fanfs: nope: no replica has it"),
+        (&["nope"][..], 2, "fanfs: nope: no replica has this path"),
         (&["../f"], 2, "is not a path in the volume"),
         (&["--sample", "1"], 2, "has no unit; give one, such as \"1%\""),
         (&["--sample", "1%", "--full"], 2, "cannot be used with"),
-        (&["--ignore", "size"], 2, "what can be ignored is one of mtime, ctime"),
+        (&["--ignore", "size"], 2, "only mtime, ctime, inode, mode and owner"),
         (&["--jobs", "0"], 2, "0 is not in 1..=64"),
         (&["--state", "no-state"], 2, "state no-state: not a state of fanfs verify"),
         (&["--state", "nowhere/state"], 1, "No such file or directory"),

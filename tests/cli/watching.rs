@@ -113,13 +113,13 @@ fn a_trace_has_each_read_with_its_segments_and_can_be_simulated() {
     let record = room.path("trace.jsonl");
     let load = Load::start(&room);
     let done = room.expect(&["trace", "mnt", "--output", "trace.jsonl", "--reads", "50"]);
-    assert!(text(done.stderr).contains("reads, "));
+    assert!(text(done.stderr).contains("app reads, "));
     drop(load);
     assert_eq!(fs::metadata(&record).unwrap().permissions().mode() & 0o777, 0o600);
     let recorded = fs::read(&record).unwrap();
     let again = room.fanfs(&["trace", "mnt", "--output", "trace.jsonl"]).output().unwrap();
     assert_eq!(again.status.code(), Some(1));
-    assert!(text(again.stderr).ends_with("exists; choose another file, or --force\n"));
+    assert!(text(again.stderr).ends_with("exists; choose another file, or use --force\n"));
     assert_eq!(fs::read(&record).unwrap(), recorded, "and left it alone");
     let lines = lines(&record);
     assert_eq!(lines[0]["event"], "start");
@@ -179,7 +179,7 @@ fn a_trace_goes_on_with_the_next_daemon_and_ends_with_the_mount() {
     unmount(&room);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
-    assert!(text(output.stderr).contains("is not mounted any more"));
+    assert!(text(output.stderr).contains("is no longer mounted"));
 }
 
 #[test]
@@ -228,8 +228,8 @@ fn readahead_that_no_reader_came_for_is_in_memory_and_then_wasted() {
     file.read_exact_at(&mut vec![0; 1 << 20], 0).unwrap();
     room.eventually("readahead is here", || record().contains("\"ahead\":true"));
     let said = end(child);
-    assert!(sum_of(&said, "still in memory, unread: ") >= 1 << 20, "{said}");
-    assert_eq!(sum_of(&said, "wasted "), 0, "{said}");
+    assert!(sum_of(&said, "in memory, not yet read: ") >= 1 << 20, "{said}");
+    assert_eq!(sum_of(&said, "unused "), 0, "{said}");
 
     fs::remove_file(room.path("trace.jsonl")).unwrap();
     let child = tracing(&room, &[]);
@@ -240,7 +240,7 @@ fn readahead_that_no_reader_came_for_is_in_memory_and_then_wasted() {
     drop(file);
     room.eventually("it is dropped", || record().contains("\"event\":\"dropped\""));
     let said = end(child);
-    assert!(sum_of(&said, "wasted ") >= 1 << 20, "{said}");
+    assert!(sum_of(&said, "unused ") >= 1 << 20, "{said}");
     unmount(&room);
 }
 
@@ -261,5 +261,5 @@ fn a_daemon_that_tells_nothing_is_asked_a_few_times() {
     let traced = room.fanfs(&["trace", "mnt"]).output().unwrap();
     assert_eq!(traced.status.code(), Some(1));
     let said = text(traced.stderr);
-    assert!(said.contains("the daemon tells nothing"), "{said}");
+    assert!(said.contains("sends no trace"), "{said}");
 }

@@ -92,19 +92,19 @@ fn what_a_provider_cannot_use_is_refused() {
     for (text, expected) in [
         (
             "provider = 'hfds'",
-            "v.toml:7: key `placement.provider`: \"hfds\" is not known; did you mean \"hdfs\"?",
+            "v.toml:7: key `placement.provider`: \"hfds\" is not valid; use \"none\" or \"maprfs\" or \"hdfs\" or \"cephfs\" or \"glusterfs\" or \"lustre\" or \"beegfs\" or \"table\" or \"exec\" or \"learned\" (did you mean \"hdfs\"?)",
         ),
         (
             "url = ['http://nn1:9870']",
-            "v.toml:7: key `placement.url`: is not used by provider \"none\"; remove it",
+            "v.toml:7: key `placement.url`: has no effect with provider \"none\"; remove it",
         ),
         (
             "provider = 'maprfs'\nfile = '/t'",
-            "v.toml:8: key `placement.file`: is not used by provider \"maprfs\"; remove it",
+            "v.toml:8: key `placement.file`: has no effect with provider \"maprfs\"; remove it",
         ),
         (
             "provider = 'table'",
-            "v.toml:6: key `placement.file` is missing; give the TOML or CSV file with the table",
+            "v.toml:6: key `placement.file` is missing; set it to the TOML or CSV file with the table",
         ),
         (
             "provider = 'table'\nfile = 't.csv'",
@@ -112,36 +112,39 @@ fn what_a_provider_cannot_use_is_refused() {
         ),
         (
             "provider = 'exec'",
-            "v.toml:6: key `placement.command` is missing; give the program and its arguments, such as [\"where-is\", \"{path}\"]",
+            "v.toml:6: key `placement.command` is missing; name the program and its arguments, such as [\"where-is\", \"{path}\"]",
         ),
-        ("provider = 'exec'\ncommand = []", "v.toml:8: key `placement.command`: names no program"),
+        (
+            "provider = 'exec'\ncommand = []",
+            "v.toml:8: key `placement.command`: names no program; write the program as the first word",
+        ),
         (
             "provider = 'exec'\ncommand = ['x', '{file}']",
-            "v.toml:8: key `placement.command`: has the unknown place {file} in \"{file}\"; use one of {path}, {local}, {object}, {pool}, {offset}, {size}",
+            "v.toml:8: key `placement.command`: has the unknown placeholder {file} in \"{file}\"; use one of {path}, {local}, {object}, {pool}, {offset}, {size}",
         ),
         (
             "provider = 'hdfs'",
-            "v.toml:6: key `placement.url` is missing; give the namenodes, such as [\"http://nn1:9870\"], or in `command` how to run hdfs fsck",
+            "v.toml:6: key `placement.url` is missing; list the NameNodes, such as [\"http://nn1:9870\"], or set `command` to a command that runs hdfs fsck",
         ),
         (
             "provider = 'hdfs'\nurl = ['nn1:9870']",
-            "v.toml:8: key `placement.url`: \"nn1:9870\" is not a namenode's address; write http://HOST:PORT or https://HOST:PORT",
+            "v.toml:8: key `placement.url`: \"nn1:9870\" is not a NameNode's address; use http://HOST:PORT or https://HOST:PORT",
         ),
         (
             "provider = 'hdfs'\nurl = ['http://nn1:9870/webhdfs']",
-            "v.toml:8: key `placement.url`: \"http://nn1:9870/webhdfs\" is not a namenode's address; write http://HOST:PORT or https://HOST:PORT",
+            "v.toml:8: key `placement.url`: \"http://nn1:9870/webhdfs\" is not a NameNode's address; use http://HOST:PORT or https://HOST:PORT",
         ),
         (
             "provider = 'hdfs'\nurl = []",
-            "v.toml:8: key `placement.url`: names no namenode; give at least one",
+            "v.toml:8: key `placement.url`: names no NameNode; add at least one, such as \"http://nn1:9870\"",
         ),
         (
             "provider = 'hdfs'\nurl = ['http://a']\ncommand = ['b']",
-            "v.toml:9: key `placement.command`: cannot stand beside `placement.url`; remove one",
+            "v.toml:9: key `placement.command`: excludes `placement.url`; remove one of them",
         ),
         (
             "provider = 'hdfs'\ncommand = ['b']\nuser = 'c'",
-            "v.toml:9: key `placement.user`: is used with `placement.url` only; remove it",
+            "v.toml:9: key `placement.user`: has no effect without `placement.url`; remove it",
         ),
         ("ttl = '1ms'", "v.toml:7: key `placement.ttl`: 1ms is out of range; use 1s to 7days"),
         (
@@ -158,7 +161,7 @@ fn what_a_provider_cannot_use_is_refused() {
     let twice = parse(&with("[[placement]]\nprovider = 'none'")).unwrap_err();
     assert_eq!(
         twice,
-        "v.toml:6: key `placement`: must be one table; start it once, with [placement]"
+        "v.toml:6: key `placement`: must be one table; begin it once, with [placement]"
     );
 }
 
@@ -175,27 +178,24 @@ fn affinities_name_replicas_or_nodes() {
     for (rule, expected) in [
         (
             "path = 'x'\nnode = 'n1'",
-            "v.toml:15: key `affinity[1].path`: \"x\" does not start with /, the volume's root",
+            "v.toml:15: key `affinity[1].path`: \"x\" does not start with /, the volume's root; write the path from there",
         ),
         (
             "path = '/x[a'\nnode = 'n1'",
             "v.toml:15: key `affinity[1].path`: \"/x[a\" is not a glob: unclosed character class; missing ']'",
         ),
-        (
-            "path = '/x'",
-            "v.toml:14: key `affinity[1].replica` is missing; say which replica or which node",
-        ),
+        ("path = '/x'", "v.toml:14: key `affinity[1].replica` is missing; set `replica` or `node`"),
         (
             "node = 'n1'",
-            "v.toml:14: key `affinity[1].path` is missing; give a glob over paths in the volume, such as \"/a/**\"",
+            "v.toml:14: key `affinity[1].path` is missing; set it to a glob over paths in the volume, such as \"/a/**\"",
         ),
         (
             "path = '/x'\nnode = 'n9'",
-            "v.toml:16: key `affinity[1].node`: no replica has the node \"n9\"; there is n1, n1, r3",
+            "v.toml:16: key `affinity[1].node`: no replica has the node \"n9\"; use n1 or r3",
         ),
         (
             "path = '/x'\nreplica = 'a'\nnode = 'n1'",
-            "v.toml:17: key `affinity[1].node`: cannot stand beside `replica`; remove one",
+            "v.toml:17: key `affinity[1].node`: excludes `replica`; remove one of them",
         ),
         (
             "path = '/x'\nreplicas = 'a'",
@@ -204,7 +204,7 @@ fn affinities_name_replicas_or_nodes() {
     ] {
         assert_eq!(parse(&with(&format!("{text}[[affinity]]\n{rule}\n"))).unwrap_err(), expected);
     }
-    // Each is a glob, and no regex of so many can be made.
+    // Each is a glob, but all of them together are too large for one regex.
     let rule = format!("[[affinity]]\npath = '/{}b'\nnode = 'n1'\n", "[!a]".repeat(20_000));
     let error = parse(&with(&format!("{text}{}", rule.repeat(30)))).map(drop).unwrap_err();
     assert!(error.starts_with("v.toml:15: key `affinity[1].path`: the globs of"), "{error}");
@@ -214,7 +214,7 @@ fn affinities_name_replicas_or_nodes() {
     let table = parse(&with("[affinity]\npath = '/x'")).unwrap_err();
     assert_eq!(
         table,
-        "v.toml:6: key `affinity`: must be a list of tables; start each affinity with [[affinity]]"
+        "v.toml:6: key `affinity`: must be a list of tables; begin each one with [[affinity]]"
     );
     let alias = parse(&with("aliases = ['a b']")).unwrap_err();
     assert!(alias.contains("replica[1].aliases") && alias.contains("is not a name"), "{alias}");

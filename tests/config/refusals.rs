@@ -1,9 +1,8 @@
-//! Malformed files, one for every way to be malformed, and the exact line that
-//! each is refused with.
+//! Malformed files, one for each kind of error, with the exact error.
 
 use super::{parse, with};
 
-/// A file, and the one line it is refused with.
+/// A file and its one-line error.
 type Case = (&'static str, &'static str);
 
 #[track_caller]
@@ -13,7 +12,7 @@ fn refused(cases: &[Case]) {
     }
 }
 
-/// [`refused`] for what is wrong with an otherwise valid file.
+/// [`refused`] for lines after an otherwise valid file.
 #[track_caller]
 fn refused_after_valid(cases: &[Case]) {
     for (more, expected) in cases {
@@ -49,7 +48,7 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
         ),
         (
             "[volume]\nname = 'v'\n[[replica]]\npath = '/a'\n",
-            "v.toml:1: key `volume.mode` is missing; write \"shared\" where all replicas are one file system, \"copies\" where they are independent trees of the same content",
+            "v.toml:1: key `volume.mode` is missing; write \"shared\" if all replicas are one file system, \"copies\" if they are independent trees with the same content",
         ),
         (
             "[volume]\nname = 'v'\nmode = 'shared'\n",
@@ -61,11 +60,11 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
         ),
         (
             "[volume]\nname = 'v'\nmode = 'share'\n",
-            "v.toml:3: key `volume.mode`: \"share\" is not known; did you mean \"shared\"?",
+            "v.toml:3: key `volume.mode`: \"share\" is not valid; use \"shared\" or \"copies\" (did you mean \"shared\"?)",
         ),
         (
             "[volume]\nname = 'v'\nmode = 'raid5'\n",
-            "v.toml:3: key `volume.mode`: \"raid5\" is not known; use \"shared\" or \"copies\"",
+            "v.toml:3: key `volume.mode`: \"raid5\" is not valid; use \"shared\" or \"copies\"",
         ),
         (
             "[volume]\nname = ''\nmode = 'shared'\n",
@@ -77,11 +76,11 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
         ),
         (
             "[[volume]]\nname = 'v'\n",
-            "v.toml:1: key `volume`: must be one table; start it once, with [volume]",
+            "v.toml:1: key `volume`: must be one table; begin it once, with [volume]",
         ),
         (
             "volume = 'v'\n",
-            "v.toml:1: key `volume`: must be one table; start it once, with [volume]",
+            "v.toml:1: key `volume`: must be one table; begin it once, with [volume]",
         ),
         ("name = 'v'\n", "v.toml:1: key `name` is not known; did you mean `name` in [volume]?"),
         (
@@ -94,15 +93,15 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
         ),
         (
             "[volume]\nname = 'v'\nmode = 'shared'\n[replica]\npath = '/a'\n",
-            "v.toml:4: key `replica`: must be a list of tables; start each replica with [[replica]]",
+            "v.toml:4: key `replica`: must be a list of tables; begin each one with [[replica]]",
         ),
         (
             "[volume]\nname = 'v'\nmode = 'shared'\nreplica = ['/a']\n",
-            "v.toml:4: key `volume.replica` is not known; [volume] knows `name`, `mode`, `chunk_size`, `access`, `min_replicas`",
+            "v.toml:4: key `volume.replica` is not known; [volume] has the keys `name`, `mode`, `chunk_size`, `access`, `min_replicas`",
         ),
         (
             "replica = ['/a']\n",
-            "v.toml:1: key `replica`: must be a list of tables; start each replica with [[replica]]",
+            "v.toml:1: key `replica`: must be a list of tables; begin each one with [[replica]]",
         ),
     ]);
 }
@@ -116,22 +115,22 @@ fn what_cannot_be_written_is_refused_with_the_reason() {
     for (text, expected) in [
         (
             copies,
-            "v.toml:4: key `volume.access`: \"rw\" needs `volume.mode` = \"shared\": of independent \
-             copies one would get a change and the others would not; write \"ro\"",
+            "v.toml:4: key `volume.access`: \"rw\" needs `volume.mode` = \"shared\": a change would \
+             reach only one of the copies; use \"ro\"",
         ),
         (
             whole,
             "v.toml:4: key `volume.access`: \"rw\" and `read.passthrough` = \"whole-file\" exclude \
-             each other: the kernel would read one replica while another one is written; change one",
+             each other: the kernel would read one replica while fanfs writes to another; change one of them",
         ),
         (
             forward,
-            "v.toml:7: key `write.locks`: \"forward\" needs `volume.mode` = \"shared\": a lock on one \
-             of several copies keeps nobody from another; write \"local\"",
+            "v.toml:7: key `write.locks`: \"forward\" needs `volume.mode` = \"shared\": a lock on \
+             one copy does not exclude users of another; use \"local\"",
         ),
         (
             with("[write]\nreplica = 'r9'\n"),
-            "v.toml:7: key `write.replica`: \"r9\" is no replica's name; there are `r1`",
+            "v.toml:7: key `write.replica`: \"r9\" is not the name of a replica; use `r1`",
         ),
         (
             with("[write]\ndeadline = '1ms'\n"),
@@ -139,7 +138,7 @@ fn what_cannot_be_written_is_refused_with_the_reason() {
         ),
         (
             with("[write]\nlocks = 'none'\n"),
-            "v.toml:7: key `write.locks`: \"none\" is not known; use \"forward\" or \"local\"",
+            "v.toml:7: key `write.locks`: \"none\" is not valid; use \"forward\" or \"local\"",
         ),
     ] {
         assert_eq!(parse(&text).unwrap_err(), expected, "for:\n{text}");
@@ -152,15 +151,15 @@ fn a_wrong_volume_is_refused() {
     for (key, expected) in [
         (
             "access = 'write'",
-            "v.toml:2: key `volume.access`: \"write\" is not known; use \"ro\" or \"rw\"",
+            "v.toml:2: key `volume.access`: \"write\" is not valid; use \"ro\" or \"rw\"",
         ),
         (
             "chunk_size = '100MB'",
-            "v.toml:2: key `volume.chunk_size`: 100MB is not a multiple of `read.segment_size`, 1MiB; change one",
+            "v.toml:2: key `volume.chunk_size`: 100MB is not a positive multiple of `read.segment_size` (1MiB); change one of them",
         ),
         (
             "chunk_size = '0B'",
-            "v.toml:2: key `volume.chunk_size`: 0B is not a multiple of `read.segment_size`, 1MiB; change one",
+            "v.toml:2: key `volume.chunk_size`: 0B is not a positive multiple of `read.segment_size` (1MiB); change one of them",
         ),
         (
             "chunk_size = 256",
@@ -201,7 +200,7 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "reed.x = 1\n",
-            "v.toml:6: key `replica[1].reed` is not known; [[replica]] knows `path`, `name`, `node`, `aliases`, `weight`, `max_in_flight`, `max_rate`, `page_cache`, `require_mount`",
+            "v.toml:6: key `replica[1].reed` is not known; [[replica]] has the keys `path`, `name`, `node`, `aliases`, `weight`, `max_in_flight`, `max_rate`, `page_cache`, `require_mount`",
         ),
         (
             "[read]\nsegmnt_size = '1MiB'\n",
@@ -213,12 +212,12 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "[read]\ncolour = 'red'\n",
-            "v.toml:7: key `read.colour` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `deadline_all`, `attempt_deadline`, `compare`, `cache`, `passthrough`",
+            "v.toml:7: key `read.colour` is not known; [read] has the keys `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `deadline_all`, `attempt_deadline`, `compare`, `cache`, `passthrough`",
         ),
         ("wieght = 2\n", "v.toml:6: key `replica[1].wieght` is not known; did you mean `weight`?"),
         (
             "[read]\n\"se\\ngment\" = 1\n",
-            "v.toml:7: key `read.\"se\\ngment\"` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `deadline_all`, `attempt_deadline`, `compare`, `cache`, `passthrough`",
+            "v.toml:7: key `read.\"se\\ngment\"` is not known; [read] has the keys `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `deadline_all`, `attempt_deadline`, `compare`, `cache`, `passthrough`",
         ),
     ]);
 }
@@ -249,15 +248,15 @@ fn a_wrong_replica_is_refused() {
         ),
         (
             "max_in_flight = '64KiB'\n",
-            "v.toml:6: key `replica[1].max_in_flight`: 64KiB is less than `read.segment_size`, 1MiB; raise it",
+            "v.toml:6: key `replica[1].max_in_flight`: 64KiB is less than `read.segment_size` (1MiB); use at least 1MiB",
         ),
         (
             "name = 'a b'\n",
-            "v.toml:6: key `replica[1].name`: \"a b\" is not a name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`",
+            "v.toml:6: key `replica[1].name`: \"a b\" is not a valid name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`",
         ),
         (
             "node = ''\n",
-            "v.toml:6: key `replica[1].node`: \"\" is not a name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`",
+            "v.toml:6: key `replica[1].node`: \"\" is not a valid name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`",
         ),
         (
             "require_mount = 'no'\n",
@@ -265,7 +264,7 @@ fn a_wrong_replica_is_refused() {
         ),
         (
             "[[replica]]\nname = 'b'\n",
-            "v.toml:6: key `replica[2].path` is missing; give the directory where the replica is mounted",
+            "v.toml:6: key `replica[2].path` is missing; set it to the directory where the replica is mounted",
         ),
         (
             "[[replica]]\npath = 'mnt/b'\n",
@@ -273,15 +272,15 @@ fn a_wrong_replica_is_refused() {
         ),
         (
             "[[replica]]\npath = '/a/'\n",
-            "v.toml:7: key `replica[2].path`: \"/a/\" is the path of replica[1] too; give each replica its own mount",
+            "v.toml:7: key `replica[2].path`: \"/a/\" is also the path of replica[1]; use a separate mount for each replica",
         ),
         (
             "[[replica]]\npath = '/b/../a'\n",
-            "v.toml:7: key `replica[2].path`: \"/b/../a\" has `..` in it; write the directory it leads to",
+            "v.toml:7: key `replica[2].path`: \"/b/../a\" contains `..`; write the path without it",
         ),
         (
             "[[replica]]\npath = \"/b\\u0000\"\n",
-            "v.toml:7: key `replica[2].path`: \"/b\\0\" has a NUL character in it; remove it",
+            "v.toml:7: key `replica[2].path`: \"/b\\0\" contains a NUL character; remove it",
         ),
         (
             "[[replica]]\npath = ''\n",
@@ -289,15 +288,15 @@ fn a_wrong_replica_is_refused() {
         ),
         (
             "name = 'r2'\n[[replica]]\npath = '/b'\n",
-            "v.toml:7: key `replica[2].name`: \"r2\", the default, is the name of replica[1] too; give each replica its own name",
+            "v.toml:7: key `replica[2].name`: \"r2\", the default, is also the name of replica[1]; use a unique name for each replica",
         ),
         (
             "name = 'x'\n[[replica]]\nname = 'x'\npath = '/b'\n",
-            "v.toml:8: key `replica[2].name`: \"x\" is the name of replica[1] too; give each replica its own name",
+            "v.toml:8: key `replica[2].name`: \"x\" is also the name of replica[1]; use a unique name for each replica",
         ),
         (
             "node = 'n'\n[[replica]]\nnode = 'n'\npath = '/b'\n",
-            "v.toml:7: key `replica[2].name`: \"n\", the default, is the name of replica[1] too; give each replica its own name",
+            "v.toml:7: key `replica[2].name`: \"n\", the default, is also the name of replica[1]; use a unique name for each replica",
         ),
         (
             "[[replica]]\npath = 5\n",
@@ -306,7 +305,7 @@ fn a_wrong_replica_is_refused() {
     ]);
     let many: String = (0..64).map(|n| format!("[[replica]]\npath = '/r{n}'\n")).collect();
     let error = parse(&with(&many)).unwrap_err();
-    assert_eq!(error, "v.toml:132: key `replica[65]`: 65 replicas; use at most 64");
+    assert_eq!(error, "v.toml:132: key `replica[65]`: the file has 65 replicas; use at most 64");
 }
 
 #[test]
@@ -358,7 +357,7 @@ fn wrong_values_in_other_tables_are_refused() {
         ),
         (
             "[read]\ndeadline_all = '20s'\n",
-            "v.toml:7: key `read.deadline_all`: 20s is shorter than `read.deadline`, 30s; raise it",
+            "v.toml:7: key `read.deadline_all`: 20s is shorter than `read.deadline` (30s); use 30s to 1h",
         ),
         (
             "[read]\ncompare = '1'\n",
@@ -370,15 +369,15 @@ fn wrong_values_in_other_tables_are_refused() {
         ),
         (
             "[read]\nattempt_deadline = '1ms'\n",
-            "v.toml:7: key `read.attempt_deadline`: 1ms is too short; use at least 50ms",
+            "v.toml:7: key `read.attempt_deadline`: 1ms is too short; use 50ms to `read.deadline`",
         ),
         (
             "[read]\nattempt_deadline = '1min'\n",
-            "v.toml:7: key `read.attempt_deadline`: 1m is longer than `read.deadline`, 30s; change one",
+            "v.toml:7: key `read.attempt_deadline`: 1m is longer than `read.deadline` (30s); change one of them",
         ),
         (
             "[read]\ndeadline = '2s'\n",
-            "v.toml:7: key `read.attempt_deadline`: 5s, the default, is longer than `read.deadline`, 2s; change one",
+            "v.toml:7: key `read.attempt_deadline`: 5s, the default, is longer than `read.deadline` (2s); change one of them",
         ),
         (
             "[read]\nthreads_per_replica = 1\n",
@@ -394,15 +393,15 @@ fn wrong_values_in_other_tables_are_refused() {
         ),
         (
             "[read]\ncache = 'kernle'\n",
-            "v.toml:7: key `read.cache`: \"kernle\" is not known; did you mean \"kernel\"?",
+            "v.toml:7: key `read.cache`: \"kernle\" is not valid; use \"auto\" or \"kernel\" or \"direct\" (did you mean \"kernel\"?)",
         ),
         (
             "[read]\ncache = 'none'\n",
-            "v.toml:7: key `read.cache`: \"none\" is not known; use \"auto\" or \"kernel\" or \"direct\"",
+            "v.toml:7: key `read.cache`: \"none\" is not valid; use \"auto\" or \"kernel\" or \"direct\"",
         ),
         (
             "[read]\npassthrough = 'on'\n",
-            "v.toml:7: key `read.passthrough`: \"on\" is not known; use \"off\" or \"whole-file\"",
+            "v.toml:7: key `read.passthrough`: \"on\" is not valid; use \"off\" or \"whole-file\"",
         ),
         (
             "[read.cache]\nx = 1\n",
@@ -410,19 +409,19 @@ fn wrong_values_in_other_tables_are_refused() {
         ),
         (
             "[read]\nreadahead_max = '64KiB'\n",
-            "v.toml:7: key `read.readahead_max`: 64KiB is less than `read.segment_size`, 1MiB; raise it, or write \"0B\" to turn readahead off",
+            "v.toml:7: key `read.readahead_max`: 64KiB is less than `read.segment_size` (1MiB); use at least 1MiB, or write \"0B\" to turn readahead off",
         ),
         (
             "[read]\nmax_in_flight = '512KiB'\n",
-            "v.toml:7: key `read.max_in_flight`: 512KiB is less than `read.segment_size`, 1MiB; raise it",
+            "v.toml:7: key `read.max_in_flight`: 512KiB is less than `read.segment_size` (1MiB); use at least 1MiB",
         ),
         (
             "[read]\nsegment_size = '16MiB'\nmax_in_flight = '16MiB'\n[memory]\nbudget = '255MiB'\n",
-            "v.toml:10: key `memory.budget`: 255MiB is less than 16 times `read.segment_size`, 16MiB; use at least 256MiB",
+            "v.toml:10: key `memory.budget`: 255MiB is less than 16 times `read.segment_size` (16MiB); use at least 256MiB",
         ),
         (
             "[memory]\nbudget = '8MiB'\n",
-            "v.toml:7: key `memory.budget`: 8MiB is less than 16 times `read.segment_size`, 1MiB; use at least 16MiB",
+            "v.toml:7: key `memory.budget`: 8MiB is less than 16 times `read.segment_size` (1MiB); use at least 16MiB",
         ),
         ("[fuse]\nthreads = 65\n", "v.toml:7: key `fuse.threads`: 65 is out of range; use 1 to 64"),
         (
@@ -449,11 +448,11 @@ fn where_metrics_and_logs_go_is_checked() {
     refused_after_valid(&[
         (
             "[metrics]\nlisten = 'localhost:9469'\n",
-            "v.toml:7: key `metrics.listen`: \"localhost:9469\" is no address; write one with its port, such as \"127.0.0.1:9469\" or \"[::1]:9469\", a port alone, or \"unix:/PATH\"",
+            "v.toml:7: key `metrics.listen`: \"localhost:9469\" is not an address; use an IP address and a port, such as \"127.0.0.1:9469\" or \"[::1]:9469\", only a port (1 to 65535), or \"unix:/PATH\"",
         ),
         (
             "[metrics]\nlisten = '127.0.0.1:0'\n",
-            "v.toml:7: key `metrics.listen`: \"127.0.0.1:0\" is no address; write one with its port, such as \"127.0.0.1:9469\" or \"[::1]:9469\", a port alone, or \"unix:/PATH\"",
+            "v.toml:7: key `metrics.listen`: \"127.0.0.1:0\" is not an address; use an IP address and a port, such as \"127.0.0.1:9469\" or \"[::1]:9469\", only a port (1 to 65535), or \"unix:/PATH\"",
         ),
         (
             "[metrics]\nlisten = 'unix:run/v.metrics'\n",
@@ -461,15 +460,15 @@ fn where_metrics_and_logs_go_is_checked() {
         ),
         (
             "[metrics]\nlisten = 'unix:/run/'\n",
-            "v.toml:7: key `metrics.listen`: \"/run/\" is no name for a socket; use at most 100 bytes",
+            "v.toml:7: key `metrics.listen`: \"/run/\" is not a socket's path; use at most 100 bytes, without a / at the end",
         ),
         (
             "[metrics]\ntextfile = '/run/v.txt'\n",
-            "v.toml:7: key `metrics.textfile`: \"/run/v.txt\" does not end in .prom; node_exporter reads no other",
+            "v.toml:7: key `metrics.textfile`: \"/run/v.txt\" does not end in .prom; rename it, because node_exporter reads only such files",
         ),
         (
             "[metrics]\ninterval = '1min'\n",
-            "v.toml:7: key `metrics.interval`: is how often `metrics.textfile` is written; add that, or remove this",
+            "v.toml:7: key `metrics.interval`: has no effect without `metrics.textfile`; add `textfile`, or remove `interval`",
         ),
         (
             "[metrics]\ntextfile = '/v.prom'\ninterval = '2h'\n",
@@ -477,15 +476,15 @@ fn where_metrics_and_logs_go_is_checked() {
         ),
         (
             "[log]\nlevel = 'debgu'\n",
-            "v.toml:7: key `log.level`: \"debgu\" is no level; did you mean \"debug\"?",
+            "v.toml:7: key `log.level`: \"debgu\" is not a level; did you mean \"debug\"?",
         ),
         (
             "[log]\nlevel = 'info,fanfs::read'\n",
-            "v.toml:7: key `log.level`: \"fanfs::read\" is no level; use off, error, warn, info, debug, trace, or TARGET=LEVEL",
+            "v.toml:7: key `log.level`: \"fanfs::read\" is not a level; use off, error, warn, info, debug, trace, or TARGET=LEVEL",
         ),
         (
             "[log]\nformat = 'xml'\n",
-            "v.toml:7: key `log.format`: \"xml\" is not known; use \"text\" or \"json\" or \"journald\"",
+            "v.toml:7: key `log.format`: \"xml\" is not valid; use \"text\" or \"json\" or \"journald\"",
         ),
         ("[log]\nrate = -1\n", "v.toml:7: key `log.rate`: -1 is out of range; use 0 to 1000000"),
         (

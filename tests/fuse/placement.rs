@@ -206,7 +206,7 @@ fn a_provider_that_fails_or_prints_garbage_is_counted_and_reads_go_on() {
     for (line, expected) in [
         ("echo the cluster is away >&2; exit 3", "the cluster is away"),
         ("echo {\"chunks\":", "line "),
-        ("echo '[[0, 100, \"r1\"]]'", "a JSON object was expected"),
+        ("echo '[[0, 100, \"r1\"]]'", "expected a JSON object"),
     ] {
         let (room, content) = with_file(8 * MIB);
         let rig = mount(room, &Setup { more: exec(line), ..Setup::default() });

@@ -58,7 +58,7 @@ fn a_configuration_that_cannot_be_is_refused_and_the_old_one_stays() {
     refused("bad.toml", 1, "access cannot be changed");
     let text = fs::read_to_string(room.path("v.toml")).unwrap();
     fs::write(room.path("bad.toml"), format!("{text}[fuse]\nmax_background = 99\n")).unwrap();
-    refused("bad.toml", 1, "agree on something else with the kernel");
+    refused("bad.toml", 1, "other FUSE parameters than the mount");
     fs::write(room.path("bad.toml"), text.replace("/seen1", "/nowhere")).unwrap();
     refused("bad.toml", 1, "nowhere");
     assert_eq!(daemon(&room), before);
@@ -96,7 +96,7 @@ fn the_replica_that_keeps_locks_stays() {
     fs::write(room.path("v.toml"), format!("{text}[write]\nreplica = \"r2\"\n")).unwrap();
     let refused = room.fanfs(&["reload", "mnt"]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("locks are held, on another replica"), "{said}");
+    assert!(said.contains("hold file locks on another replica"), "{said}");
     drop(file);
     room.eventually("the lock is given up", || {
         room.fanfs(&["reload", "mnt"]).output().unwrap().status.success()

@@ -92,11 +92,12 @@ fn what_is_no_successor_changes_nothing() {
     room.expect(&["mount", "v.toml", "mnt"]);
     let before = daemon(&room);
     let load = Load::begin(&room);
-    for (program, why) in [("/nonexistent", "No such file"), ("/bin/true", "the successor ended")] {
+    for (program, why) in [("/nonexistent", "No such file"), ("/bin/true", "the new daemon ended")]
+    {
         let refused = room.fanfs(&["upgrade", "mnt", "--program", program]).output().unwrap();
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(1), "{said}");
-        assert!(said.contains(why) && said.contains("served as before"), "{said}");
+        assert!(said.contains(why) && said.contains("the old daemon still serves it"), "{said}");
     }
     assert_eq!(daemon(&room), before);
     load.end_well();

@@ -1,25 +1,22 @@
 //! A volume's configuration: one TOML file, checked once, then immutable.
 //!
-//! [`raw`] is the file as written (serde, every key optional but the few
-//! that have no sane default); [`load`] reads it, refuses what is unknown or
-//! contradictory in one line that names file, line and key, fills in defaults,
-//! and returns a [`Config`], whose values the rest of fanfs uses unchecked.
+//! [`raw`] is the file as written: serde structs in which every key is optional. [`load`] reads
+//! the file and refuses unknown or contradictory keys, in one line that names file, line and key.
+//! It fills in defaults and returns a [`Config`], whose values the rest of fanfs uses unchecked.
 //!
-//! The way a file goes: text -> TOML tables that know where they stand ->
-//! [`key_index`] (which keys are there, on which lines, and are they known) ->
-//! [`raw`] (are the values of the right type, with their units) ->
-//! [`validate`] (ranges, and keys that contradict each other) -> [`Config`].
-//! The first thing found wrong is the one reported.
+//! The steps: text -> TOML tables with their positions -> [`key_index`] (the keys, their lines, and
+//! whether fanfs knows them) -> [`raw`] (types and units) -> [`validate`] (ranges, and keys that
+//! contradict each other) -> [`Config`]. fanfs reports the first problem that it finds.
 //!
-//! Imports run one way: [`validate`] has the tables with a file of their own ([`log`],
-//! [`metrics`], [`placement`], [`mod@write`]) check themselves; all of them use [`checks`] of one
-//! value and the [`key_index`], which takes the known keys from [`raw`]; that describes each
-//! key with its [`defaults`] and [`choices`].
+//! Imports run one way. [`validate`] calls the files of the larger tables ([`log`], [`metrics`],
+//! [`placement`], [`mod@write`]). All of them use [`checks`] for single values, and the
+//! [`key_index`], which gets the known keys from [`raw`]. [`raw`] describes each key with its
+//! [`defaults`] and [`choices`].
 //!
 //! [`schema`] is the same file as a JSON schema, for editors and for fanfs.toml(5).
 //!
-//! *Invariant:* nothing outside this module parses a size, a duration or a rate;
-//! [`units`] is public so that command-line arguments go through it as well.
+//! *Invariant:* no code outside this module parses a size, a duration or a rate. [`units`] is
+//! public because command-line arguments use it too.
 
 mod checks;
 mod choices;
@@ -61,15 +58,15 @@ pub use write::WriteConfig;
 use crate::survey::{ReplicaSpec, SurveyRequest};
 use crate::volume::VolumeMode;
 
-/// The largest configuration read, bytes. 64 replicas with every key and
-/// comment come to 64 KiB; whoever names a data file or `/dev/zero` by mistake
-/// gets an error instead of a daemon that fills the memory.
+/// The largest configuration file, bytes. 64 replicas with every key and comment take 64 KiB. With
+/// this limit, a data file or `/dev/zero` named by mistake causes an error and does not fill the
+/// memory.
 const MAX_FILE_SIZE: u64 = 1 << 20;
 
 /// Reads and checks the configuration file at `path`.
 ///
 /// # Errors
-/// The first problem found, in one line; every one of them means exit status 2.
+/// The first problem found, in one line. Each means exit status 2.
 pub fn load(path: &Path) -> Result<Config, ConfigError> {
     let mut bytes = Vec::new();
     open(path)
@@ -87,11 +84,11 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
     }
 }
 
-/// Opens a regular file, or a directory, which fails when it is read. A FIFO would block the
-/// open or the read until a writer comes.
+/// Opens a regular file or a directory; reading the directory fails later. It refuses a FIFO,
+/// which would block until a writer opens it.
 ///
 /// # Errors
-/// Where it cannot be opened, or is neither.
+/// If the open fails, or `path` is neither a file nor a directory.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -102,7 +99,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Checks a configuration given as text; `source` names it in errors.
+/// Checks the text of a configuration; errors name it `source`.
 ///
 /// # Errors
 /// The first problem found, in one line.
@@ -118,7 +115,7 @@ pub fn parse(text: &str, source: &Path) -> Result<Config, ConfigError> {
 /// Everything a volume needs to be mounted, validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The file this came from; names the volume in errors.
+    /// The configuration file; it names the volume in errors.
     pub source: PathBuf,
     /// `[volume]`
     pub volume: VolumeConfig,
@@ -138,12 +135,13 @@ pub struct Config {
     pub log: LogConfig,
     /// `[placement]`
     pub placement: PlacementConfig,
-    /// `[[affinity]]`, the first that matches counts.
+    /// `[[affinity]]`; the first match applies.
     pub affinities: Vec<AffinityConfig>,
 }
 
 impl Config {
-    /// What it asks of a survey. `mount_point`, canonical, is known where it is mounted.
+    /// The survey request of this volume. `mount_point` is canonical, and known only if the volume
+    /// is mounted.
     pub fn survey_request(&self, mount_point: Option<&Path>) -> SurveyRequest {
         let subjects = self.replicas.iter().map(|replica| ReplicaSpec {
             name: replica.name.clone(),
@@ -162,12 +160,12 @@ impl Config {
     }
 }
 
-/// What the replicas hold and how they relate.
+/// The volume, and how its replicas relate to each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumeConfig {
-    /// Names the volume in logs, in `status` and as the mount's source.
+    /// The volume's name in logs, in `status` and in the mount table.
     pub name: String,
-    /// One file system seen N times, or N trees.
+    /// One file system seen N times, or N independent trees.
     pub mode: VolumeMode,
     /// The unit of placement, bytes; a multiple of the segment size.
     pub chunk_size: u64,
@@ -177,77 +175,78 @@ pub struct VolumeConfig {
     pub min_replicas: usize,
 }
 
-/// One underlying mount.
+/// One replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaConfig {
-    /// Names the replica in logs and `status`; unique in the volume.
+    /// The replica's name in logs and `status`; unique in the volume.
     pub name: String,
     /// An absolute directory.
     pub path: PathBuf,
     /// The storage node that the replica's gateway runs on.
     pub node: String,
-    /// Other names that providers have for that node.
+    /// Other names of that node in providers' answers.
     pub aliases: Vec<String>,
-    /// Relative speed assumed until there is a measurement.
+    /// Relative speed assumed until the replica is measured.
     pub weight: f64,
-    /// Most bytes in flight, where lower than `[read] max_in_flight`.
+    /// Most bytes in flight; `None`: `[read] max_in_flight`.
     pub max_in_flight: Option<u64>,
-    /// Most bytes a second to ask of it.
+    /// Most bytes per second to read from it; `None`: no limit.
     pub max_rate: Option<u64>,
-    /// Whether its files are read through its own page cache.
+    /// Whether fanfs reads its files through the page cache of its mount.
     pub page_cache: PageCache,
-    /// Leave it out while the path is not (in) a mounted file system.
+    /// Keep it out of service while its path is neither a mount point nor inside a network file
+    /// system.
     pub require_mount: bool,
 }
 
-/// How reads are cut, sent and bounded.
+/// How fanfs splits reads, sends them to replicas and limits them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadConfig {
     /// The unit of dispatch, bytes; a power of two from 64 KiB to 16 MiB.
     pub segment_size: u64,
-    /// How far past a sequential reader's position to fetch at most, bytes; 0: never.
+    /// How far past a sequential reader's position fanfs fetches at most, bytes; 0: no readahead.
     pub readahead_max: u64,
     /// Threads of each replica's own pool.
     pub threads_per_replica: usize,
     /// Most bytes in flight to one replica.
     pub max_in_flight: u64,
-    /// By when every request ends, in data or an error, while some replica answers.
+    /// How long a request may make no progress before it fails, while some replica answers.
     pub deadline: Duration,
-    /// The same while none does.
+    /// The same while no replica answers.
     pub deadline_all: Duration,
-    /// How long one replica may take before another is asked as well.
+    /// How long one replica may take before fanfs also asks another.
     pub attempt_deadline: Duration,
-    /// In `copies` volumes, how much of what is delivered is compared with the
-    /// deciding replica's.
+    /// In `copies` volumes, the share of delivered segments that fanfs compares with the deciding
+    /// replica's.
     pub compare: Share,
-    /// Who caches file data.
+    /// Where file data is cached.
     pub cache: CachePolicy,
-    /// Which files the kernel reads from one replica by itself.
+    /// Which files the kernel reads from one replica without the daemon.
     pub passthrough: Passthrough,
 }
 
-/// The buffer budget.
+/// The memory budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryConfig {
-    /// Most bytes of file data that the daemon holds at once.
+    /// Most bytes of file data, directory listings and locks that the daemon holds at once.
     pub budget: u64,
 }
 
 /// The FUSE session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FuseConfig {
-    /// Threads that take requests from the kernel.
+    /// Threads that receive requests from the kernel.
     pub threads: usize,
-    /// Let other users than the mounting one in.
+    /// Let users other than the mounting user use the mount.
     pub allow_other: bool,
-    /// Raise the kernel's readahead and queue limits for this mount.
+    /// Set the kernel's readahead for this mount, and raise the system's pipe limit if needed.
     pub kernel_tuning: bool,
-    /// Hand pages of the replicas' page cache on instead of copying them.
+    /// Pass pages of the replicas' page cache to the kernel without a copy.
     pub splice: bool,
-    /// The kernel's readahead for this mount where it may be set, bytes.
+    /// The kernel's readahead for this mount, bytes, if the daemon may set it.
     pub kernel_readahead: u64,
-    /// Requests that the kernel may have under way in the background.
+    /// Most background requests of the kernel in the daemon.
     pub max_background: u16,
-    /// How long the kernel may trust names and attributes it was given.
+    /// How long the kernel may cache names and attributes.
     pub attribute_ttl: Duration,
 }

@@ -1,7 +1,7 @@
-//! Numbers as people read them: sizes, rates, times, shares and counts. Pure.
+//! Numbers for people: sizes, rates, times, shares and counts. Pure.
 //!
-//! All commands print through these, so that a figure looks the same wherever it is shown.
-//! What is printed in a narrow column has a short form of its own.
+//! All commands use these functions, so a figure looks the same everywhere. Narrow columns have a
+//! separate short form.
 
 use bytesize::ByteSize;
 
@@ -12,7 +12,7 @@ pub fn to_mib(bytes: u64) -> f64 {
     bytes as f64 / BYTES_PER_MIB
 }
 
-/// Bytes a second as MiB a second.
+/// Bytes per second as MiB per second.
 pub fn to_mib_per_second(rate: f64) -> f64 {
     rate / BYTES_PER_MIB
 }
@@ -22,13 +22,7 @@ pub fn format_bytes(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
-/// "98.2M": for a narrow column.
-pub fn format_bytes_short(bytes: u64) -> String {
-    let text = ByteSize(bytes).display().iec_short().to_string();
-    text.replace('i', "")
-}
-
-/// "64 KiB", "1.5 GiB": for sizes that are mostly whole in some unit.
+/// "64 KiB", "1.5 GiB": for sizes that are mostly whole in a unit.
 pub fn format_bytes_rounded(bytes: u64) -> String {
     for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >= 1 << shift {
@@ -40,12 +34,7 @@ pub fn format_bytes_rounded(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// "98.2 MiB/s", from bytes a second, in the unit that fits.
-pub fn format_byte_rate(rate: f64) -> String {
-    format!("{}/s", format_bytes(rate as u64))
-}
-
-/// "1250.0 MiB/s", from bytes a second: for rates that are compared with each other.
+/// "1250.0 MiB/s", from bytes per second. All rates have this unit, so they can be compared.
 pub fn format_mib_rate(rate: f64) -> String {
     format!("{:.1} MiB/s", to_mib_per_second(rate))
 }
@@ -74,12 +63,12 @@ pub fn format_percent(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
 }
 
-/// "0.31%": for shares that should be nearly nothing.
+/// "0.31%": for shares that should be near zero.
 pub fn format_percent_precise(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 
-/// "0", "0.4", "12", "3.4k": how often something happens.
+/// "0", "0.4", "12", "34.0k": a frequency.
 pub fn format_frequency(times: f64) -> String {
     match times {
         ..0.05 => "0".to_owned(),
@@ -94,6 +83,19 @@ pub fn format_count(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// "r3", "r3, r4 and r5", "r3, r4 and 5 more replicas".
+pub fn format_names(names: &[&str], noun: &str) -> String {
+    const MAX_NAMED: usize = 3;
+
+    let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    if names.len() > MAX_NAMED {
+        let more = names.split_off(MAX_NAMED - 1).len();
+        names.push(format_count(more as u64, &format!("more {noun}")));
+    }
+    let last = names.pop().unwrap_or_default();
+    if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +108,6 @@ mod tests {
         );
         assert_eq!([0.0, 0.4, 12.3, 34_000.0].map(format_frequency), ["0", "0.4", "12", "34.0k"]);
         assert_eq!(format_bytes(98 << 20), "98.0 MiB");
-        assert!(format_bytes_short(1023 << 20).len() <= 7, "{}", format_bytes_short(1023 << 20));
         assert_eq!(format_percent(0.336), "34%");
     }
 
@@ -121,5 +122,14 @@ mod tests {
     #[test]
     fn one_is_not_many() {
         assert_eq!([0, 1, 2].map(|n| format_count(n, "file")), ["0 files", "1 file", "2 files"]);
+    }
+
+    #[test]
+    fn long_lists_of_names_end_with_a_count() {
+        let names: Vec<String> = (3..10).map(|number| format!("r{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let list = |count| format_names(&names[..count], "replica");
+        assert_eq!([0, 1, 2, 3].map(list), ["", "r3", "r3 and r4", "r3, r4 and r5"]);
+        assert_eq!(list(7), "r3, r4 and 5 more replicas");
     }
 }

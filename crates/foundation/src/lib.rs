@@ -1,9 +1,8 @@
-//! The rooms at the bottom of fanfs: what a volume is, its file, and how its replicas look
-//! before they are read.
+//! The foundation of fanfs: volumes, their configuration files, and surveys of their replicas.
 //!
-//! A crate of its own, so that these are compiled once for the library and its unit tests,
-//! and beside the dependencies. fanfs names its modules as if they were its own
-//! (`fanfs::config`), and so do these among each other. As little a stable API as fanfs.
+//! It is a separate crate so that cargo compiles it once for the library and its unit tests, and in
+//! parallel with the dependencies. fanfs re-exports its modules as its own (`fanfs::config`). Like
+//! fanfs, it has no stable API.
 
 pub mod config;
 pub mod format;

@@ -1,16 +1,15 @@
-//! The kernel's mount table: what a path is mounted from.
+//! The kernel's mount table: the mount that a path lies in.
 //!
-//! In go the bytes of `/proc/self/mountinfo` (proc_pid_mountinfo(5)) and of
-//! `/proc/self/mountstats`; out come [`Mount`]s and, for NFS, an [`NfsMount`]
-//! with the connections it uses. Neither file makes the kernel ask a server, so
-//! reading them is safe beside a hung mount; statfs(2) on each path is not, and
-//! says neither the source nor the options.
+//! The input is the bytes of `/proc/self/mountinfo` (proc_pid_mountinfo(5)) and of
+//! `/proc/self/mountstats`. The output is [`Mount`]s and, for NFS, an [`NfsMount`] with its
+//! connections. The kernel asks no server for either file, so reading them is safe beside a hung
+//! mount. statfs(2) on each path is not safe, and returns neither source nor options.
 //!
-//! Parsing is pure and takes bytes: mount points need not be UTF-8, and blanks
-//! and backslashes come as octal escapes.
+//! Parsing is pure and takes bytes: mount points need not be UTF-8, and blanks and backslashes come
+//! as octal escapes.
 //!
-//! *Invariant:* [`MountTable::containing`] answers as a path walk would; a mount
-//! that is covered by a later one is never returned.
+//! *Invariant:* [`MountTable::containing`] returns the mount that a path walk would reach, never
+//! one that a later mount covers.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -25,9 +24,9 @@ mod stats;
 pub use nfs::{AttributeCacheTimes, NfsMount, NfsVersion, Recovery, Transport};
 pub use stats::{CallStats, NfsStats, QueueStats};
 
-/// File systems whose data is behind a network, or may be, by the names the
-/// kernel registers. `fuse` and `fuse.*` are handled beside it: whether a FUSE
-/// daemon asks a network cannot be seen, and most that hold replicas do.
+/// File systems whose data is, or may be, behind a network, by their names in the kernel. The code
+/// handles `fuse` and `fuse.*` separately: the kernel does not show whether a FUSE daemon uses a
+/// network, and most FUSE file systems with replicas do.
 const NETWORK_TYPES: &[&str] = &[
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "gpfs", "lustre", "nfs", "nfs4",
     "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
@@ -36,34 +35,34 @@ const NETWORK_TYPES: &[&str] = &[
 /// One line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The mount's id; reused by the kernel after an unmount.
+    /// The mount's id. The kernel reuses it after an unmount.
     pub id: u64,
     /// The mount that this one is attached to. The root's is not in the table.
     pub parent: u64,
-    /// Device number, major and minor, of the files in it. btrfs files show another.
+    /// Device number, major and minor, of its files. Files of btrfs show another one.
     pub dev: (u32, u32),
-    /// The directory of the file system that is its root: not `/` for a bind mount.
+    /// The directory of the file system that is the mount's root; not `/` for a bind mount.
     pub root: PathBuf,
     /// Where it is mounted.
     pub mount_point: PathBuf,
     /// Comma-separated options of the mount, without those of the file system: `ro`, `nosuid`.
     pub options: OsString,
-    /// With its subtype: `nfs4`, `fuse.sshfs`.
+    /// The type with its subtype: `nfs4`, `fuse.sshfs`.
     pub fs_type: String,
-    /// The device, or `SERVER:/path`; the file system decides what stands here.
+    /// The device, or `SERVER:/path`; the format depends on the file system.
     pub source: OsString,
     /// Comma-separated options of the file system, without those of the mount.
     pub super_options: OsString,
 }
 
 impl Mount {
-    /// Whether its data is behind a network, as far as the type tells.
+    /// Whether its data is behind a network, judged by the type.
     pub fn is_network(&self) -> bool {
         let fs_type = self.fs_type.as_str();
         fs_type == "fuse" || fs_type.starts_with("fuse.") || NETWORK_TYPES.contains(&fs_type)
     }
 
-    /// The value of option `key`; "" for an option without one.
+    /// The value of option `key`; "" for an option without a value.
     pub fn option(&self, key: &str) -> Option<&OsStr> {
         self.super_options.as_bytes().split(|b| *b == b',').find_map(|option| {
             match option.strip_prefix(key.as_bytes())? {
@@ -83,7 +82,7 @@ impl Mount {
     fn parse(line: &[u8]) -> Option<Mount> {
         // Split at single blanks: an empty source leaves an empty field.
         let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
-        // Six fields, then any number of optional ones up to a lone hyphen.
+        // Six fields, then any number of optional ones up to a single hyphen.
         let hyphen = 6 + fields.get(6..)?.iter().position(|field| *field == b"-")?;
         let &[fs_type, source, super_options] = fields.get(hyphen + 1..hyphen + 4)? else {
             return None;
@@ -103,7 +102,7 @@ impl Mount {
     }
 }
 
-/// All mounts that this process sees, in the order in which they were mounted.
+/// All mounts that this process sees, in mount order.
 #[derive(Clone, Debug, Default)]
 pub struct MountTable {
     mounts: Vec<Mount>,
@@ -114,8 +113,8 @@ impl MountTable {
     /// The table of this process's mount namespace.
     ///
     /// # Errors
-    /// Where `/proc/self/mountinfo` cannot be read. mountstats is optional: it
-    /// is readable by the process's owner only, which a set-id program is not.
+    /// If `/proc/self/mountinfo` cannot be read. mountstats is optional: only the process's owner
+    /// may read it, and a set-id program is not the owner.
     pub fn read() -> io::Result<MountTable> {
         let table = MountTable::parse(&std::fs::read("/proc/self/mountinfo")?);
         Ok(match std::fs::read("/proc/self/mountstats") {
@@ -124,14 +123,14 @@ impl MountTable {
         })
     }
 
-    /// Reads the format of `/proc/self/mountinfo`. A line that does not have it
-    /// is left out: one odd mount must not make all others unknown.
+    /// Parses `/proc/self/mountinfo`. It skips malformed lines, so one strange mount does not hide
+    /// the others.
     pub fn parse(mountinfo: &[u8]) -> MountTable {
         let mounts = mountinfo.split(|b| *b == b'\n').filter_map(Mount::parse).collect();
         MountTable { mounts, transports: Vec::new() }
     }
 
-    /// Adds what `/proc/self/mountstats` says about the mounts' connections.
+    /// Adds the mounts' connections from `/proc/self/mountstats`.
     #[must_use]
     pub fn with_stats(mut self, mountstats: &[u8]) -> MountTable {
         self.transports = nfs::parse_mountstats(mountstats);
@@ -143,22 +142,21 @@ impl MountTable {
         self.mounts.iter().find(|mount| mount.id == id)
     }
 
-    /// All of them, in the order in which they were mounted, those that are covered by
-    /// others as well.
+    /// All mounts in mount order, including covered ones.
     pub fn iter(&self) -> impl Iterator<Item = &Mount> {
         self.mounts.iter()
     }
 
-    /// What is mounted at the canonical, absolute `path`, on top of all else there.
+    /// The topmost mount at the canonical, absolute `path`.
     pub fn top_mount_at(&self, path: &Path) -> Option<&Mount> {
         self.containing(path).filter(|mount| mount.mount_point == path)
     }
 
     /// The mount that the canonical, absolute `path` lies in.
     pub fn containing(&self, path: &Path) -> Option<&Mount> {
-        // The longest matching mount point alone is not enough: /a/b is still
-        // listed after /a was mounted over it. So go down as a path walk does,
-        // from each mount to the first child on the way.
+        // The longest matching mount point is not enough: /a/b stays in the list after a mount
+        // over /a covers it. So descend as a path walk does, from each mount to its first child
+        // on the path.
         let mut found: Option<&Mount> = None;
         for _ in 0..self.mounts.len() {
             match self.next_on_path(found, path) {
@@ -181,20 +179,19 @@ impl MountTable {
             .min_by_key(|mount| mount.mount_point.components().count())
     }
 
-    /// What the tables say about an NFS mount; `None` for other types.
+    /// The details of an NFS mount; `None` for other types.
     pub fn nfs(&self, mount: &Mount) -> Option<NfsMount> {
         NfsMount::new(mount, &self.transports)
     }
 }
 
-/// Whether the canonical `path` is itself a mount point or lies beneath a
-/// network file system's mount. An unmounted directory is neither, unless the
-/// directory it stands in for is on the network itself.
+/// Whether the canonical `path` is a mount point or lies on a network file system. An unmounted
+/// mount point is neither, unless its parent directory is on a network file system.
 pub fn is_mounted_replica(table: &MountTable, path: &Path) -> bool {
     table.containing(path).is_some_and(|mount| mount.is_mounted_replica_at(path))
 }
 
-/// Undoes the kernel's `seq_escape`: `\ooo`, three octal digits, is one byte.
+/// Reverses the kernel's `seq_escape`: `\ooo`, three octal digits, is one byte.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

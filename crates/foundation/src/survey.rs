@@ -1,16 +1,15 @@
-//! What the replicas of a volume look like before anything is read from them.
+//! Examines the replicas of a volume before fanfs reads from them.
 //!
-//! In goes a [`SurveyRequest`], what the configuration says of the replicas; out
-//! comes a [`Survey`], what was found at each, and from it, by pure functions,
-//! [`Finding`]s. `fanfs check` prints them; start and reload refuse a configuration that
-//! can never be right. The [`Roster`] brings replicas into service.
+//! The input is a [`SurveyRequest`]: the replicas as configured. The output is a [`Survey`]: the
+//! state of each replica. Pure functions turn it into [`Finding`]s. `fanfs check` prints them;
+//! start and reload refuse a configuration that can never be right. The [`Roster`] brings
+//! replicas into service.
 //!
-//! Every replica is looked at in a thread of its own, because open(2) on a hung
-//! mount does not return, not even with O_NONBLOCK. A thread that is late is
-//! abandoned, not joined: it holds nothing but its answer, and ends with the
-//! process or with the mount's recovery.
+//! A separate thread examines each replica, because open(2) on a hung mount does not return, not
+//! even with O_NONBLOCK. A late thread is abandoned, not joined. It holds nothing but its answer,
+//! and ends with the process or when the mount recovers.
 //!
-//! *Invariant:* [`survey`] returns soon after its limit, whatever the replicas do.
+//! *Invariant:* [`survey`] returns soon after its limit, even if replicas hang.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,93 +29,93 @@ pub mod sample;
 pub use probe::{EntryKind, ProbeResult, RootInfo, RootListing, RootListingEntry};
 pub use roster::{AdmissionRefusal, AdmittedRoot, RootRecord, Roster, RosterEntry};
 
-/// How long a replica may take by default. A healthy one answers in
-/// milliseconds; an automount over a busy network in a second or two.
+/// The default time limit for a replica. A healthy replica answers in milliseconds, an automount
+/// over a busy network in a second or two.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 
 /// One replica as the configuration describes it.
 #[derive(Clone, Debug)]
 pub struct ReplicaSpec {
-    /// Its name in findings.
+    /// The name.
     pub name: String,
     /// An absolute directory.
     pub path: PathBuf,
-    /// Whether it is an error that the path is not (in) a mounted file system.
+    /// Whether the path must be a mount point or on a network file system.
     pub require_mount: bool,
 }
 
-/// What is to be surveyed, and what the findings are judged against.
+/// The replicas to survey, and the settings that the rules compare them with.
 #[derive(Clone, Debug)]
 pub struct SurveyRequest {
-    /// The replicas, in the configuration's order.
+    /// The replicas, in the order of the configuration.
     pub replicas: Vec<ReplicaSpec>,
-    /// How they should relate.
+    /// The mode of the volume.
     pub mode: VolumeMode,
     /// The unit of dispatch, bytes.
     pub segment_size: u64,
-    /// By when a read ends in the volume.
+    /// `[read] deadline`.
     pub deadline: Duration,
     /// The write replica of a writable volume.
     pub write_replica: Option<ReplicaId>,
-    /// How long the other replicas may still show the state before a change.
+    /// `[write] lag`: how long the other replicas may still show the state before a change.
     pub lag: Duration,
-    /// Where the volume is to be mounted, canonical; `None` where that is not known.
+    /// The volume's mount point, canonical; `None` if it is not known.
     pub mount_point: Option<PathBuf>,
 }
 
-/// What was found at one replica.
+/// The result for one replica.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// The question's part about it.
+    /// The replica as configured.
     pub spec: ReplicaSpec,
-    /// What its path answered.
+    /// The result of opening its path.
     pub probe_result: ProbeResult,
-    /// The mount that the path lies in. For a replica that did not answer, by
-    /// its path as written: symbolic links in it are not followed.
+    /// The mount that contains the path. For a replica that did not answer, the path is taken as
+    /// configured, and symbolic links in it are not followed.
     pub mount: Option<Mount>,
-    /// The same mount's NFS side.
+    /// The NFS options and counters of that mount.
     pub nfs: Option<NfsMount>,
 }
 
-/// What was found at all of them.
+/// The result for all replicas.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// The question that this answers.
+    /// The request.
     pub request: SurveyRequest,
-    /// How long each replica was waited for.
+    /// The time limit for each replica.
     pub limit: Duration,
-    /// What was found.
+    /// The results.
     pub replicas: ReplicaMap<Observation>,
-    /// Why there are no mounts in it, where the kernel's table was unreadable.
+    /// The error if the kernel's mount table could not be read. The survey then has no mounts.
     pub table_error: Option<String>,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// A replica cannot come into service like this.
+    /// A replica cannot come into service.
     Error,
-    /// It works, but not as well or not as meant.
+    /// The volume works, but not as well as it could, or not as intended.
     Warning,
 }
 
-/// Something that the user should know about some replicas.
+/// A problem with some replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Whether the volume is not mounted because of it. Any other error only keeps its
-    /// replicas out of service until they are well.
+    /// Whether fanfs refuses to mount the volume. Any other error only keeps its replicas out of
+    /// service until they are healthy.
     pub is_fatal: bool,
-    /// Whom it is about; all named in the text.
+    /// The affected replicas; the text names all of them.
     pub replicas: Vec<ReplicaId>,
-    /// One line: what is wrong and what to do.
+    /// One line: the problem and the fix.
     pub text: String,
 }
 
-/// Looks at all replicas at once and returns when all have answered or `limit`
-/// is over. Call it without a replica's lock held; it starts threads.
+/// Examines all replicas at once and returns when all have answered or `limit` has passed. It
+/// starts threads; the caller must hold no lock of a replica.
 pub fn survey(question: SurveyRequest, limit: Duration) -> Survey {
     survey_with(question, limit, probe::probe)
 }
@@ -126,8 +125,8 @@ where
     P: Fn(&ReplicaSpec, probe::ProbeOptions) -> ProbeResult + Clone + Send + 'static,
 {
     let end = Instant::now() + limit;
-    // Names and sizes are a second opinion: half the time is left for getting
-    // the answer home, so a slow but living replica is not called silent.
+    // The listing may take half of the time. The rest is for returning the answer, so that a
+    // slow replica does not count as hung.
     let listing_until = (question.mode == VolumeMode::Copies).then(|| end - limit / 2);
     let wanted = probe::ProbeOptions { listing_until };
 
@@ -139,7 +138,7 @@ where
         let probe = probe.clone();
         let sender = sender.clone();
         let thread = std::thread::Builder::new().name(format!("survey-{}", id.index()));
-        // Nobody listens to an answer that comes after the limit.
+        // After the limit, the receiver is gone and the answer is dropped.
         let spawned = thread.spawn(move || drop(sender.send((id, probe(&subject, wanted)))));
         match spawned {
             Ok(_) => waiting += 1,
@@ -153,7 +152,7 @@ where
         answers[id] = answer;
         waiting -= 1;
     }
-    // Only now: looking at a path may have mounted it (autofs).
+    // The table is read last, because opening a path may have mounted it (autofs).
     let table = MountTable::read();
     assemble(question, limit, answers, table)
 }
@@ -183,8 +182,15 @@ fn assemble(
     Survey { request: question, limit, replicas, table_error }
 }
 
+impl ReplicaSpec {
+    /// The name and path, as findings show them: "replica n1 (/mnt/n1)".
+    pub(crate) fn label(&self) -> String {
+        format!("replica {} ({})", self.name, self.path.display())
+    }
+}
+
 impl Observation {
-    /// The directory, where there is one.
+    /// The root directory, if the replica could be opened.
     pub fn directory(&self) -> Option<&RootInfo> {
         match &self.probe_result {
             ProbeResult::Directory(directory) => Some(directory),
@@ -192,8 +198,8 @@ impl Observation {
         }
     }
 
-    /// Whether the directory is a mount point or on the network; `false` also
-    /// where there is no directory.
+    /// Whether the directory is a mount point or on a network file system. `false` also if it could
+    /// not be opened.
     pub fn is_mounted(&self) -> bool {
         let directory = self.directory();
         let mount = self.mount.as_ref();

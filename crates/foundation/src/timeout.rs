@@ -1,11 +1,10 @@
-//! Calls that may hang, with a limit on how long the caller waits for them.
+//! Calls that may hang, with a limit for the caller's wait.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Runs `call` in a thread of its own, which is left alone where it takes longer than
-/// `limit`: it may be inside a replica that hangs. `None` then, and where there can be no
-/// thread.
+/// Runs `call` in a new thread. Returns `None` if the call takes longer than `limit`, or if the
+/// thread cannot start. A late thread keeps running, because it may be inside a hung replica.
 pub fn run_with_timeout<T: Send + 'static>(
     limit: Duration,
     call: impl FnOnce() -> T + Send + 'static,

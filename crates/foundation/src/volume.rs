@@ -1,12 +1,11 @@
-//! The nouns that everything else speaks in: replicas, byte ranges, versions.
+//! The basic types of all other modules: replicas, byte ranges, versions.
 //!
-//! A *volume* is one configuration file, one mount point and one set of
-//! *replicas*; a replica is one underlying mount, known by its [`ReplicaId`].
-//! Per-replica state lives in a [`ReplicaMap`], indexed by that id, so that the
-//! number of replicas is a run-time number everywhere. Sets of replicas are
-//! [`ReplicaSet`]s, small enough to copy.
+//! A *volume* is one configuration file, one mount point and one set of *replicas*. A replica is
+//! one underlying mount with a [`ReplicaId`]. Per-replica state is in a [`ReplicaMap`], indexed by
+//! that id, so the number of replicas is a run-time value everywhere. Sets of replicas are
+//! [`ReplicaSet`]s, which are cheap to copy.
 //!
-//! This module is below all others and does no I/O.
+//! All other modules may import this one. It imports none and does no I/O.
 
 mod holders;
 pub mod path_serde;

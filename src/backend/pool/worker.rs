@@ -86,6 +86,6 @@ fn run_job(state: &mut MutexGuard<'_, PoolState>, lane: Lane, job: Job, slot: &C
 /// and the pool's counts stay intact.
 pub(super) fn run_catching_panics(job: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
-        tracing::error!("a job panicked; this is a bug in fanfs");
+        tracing::error!("a call on a replica panicked; this is a bug in fanfs");
     }
 }

@@ -1,5 +1,6 @@
 //! The page is well-formed, whatever the names in it, and shows the whole report.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
@@ -57,7 +58,10 @@ fn report(replicas: usize) -> Report {
         failure: None,
     };
     Report {
-        version: "0",
+        version: "1.2.3",
+        date: "2026-11-25T20:22:14Z".to_owned(),
+        host: "host<1>".to_owned(),
+        kernel: "Linux 6.18.44".to_owned(),
         volume: "v&w".to_owned(),
         file: "<data>".to_owned(),
         file_bytes: 1 << 30,
@@ -82,9 +86,9 @@ fn report(replicas: usize) -> Report {
 
 /// Reads tags by the rules of XML, and panics if one is not closed or closes another. Returns the
 /// number of tags of each name.
-fn tags(text: &str) -> std::collections::BTreeMap<String, usize> {
+fn tags(text: &str) -> BTreeMap<String, usize> {
     let mut open: Vec<String> = Vec::new();
-    let mut count = std::collections::BTreeMap::new();
+    let mut count = BTreeMap::new();
     let mut rest = text.strip_prefix("<!DOCTYPE html>").unwrap_or(text);
     while let Some(begin) = rest.find('<') {
         assert!(!rest[..begin].contains('>'), "a stray > before {}", &rest[begin..]);
@@ -112,10 +116,10 @@ fn pages_are_well_formed() {
         let report = report(replicas);
         let page = render_html(&report).unwrap();
         let count = tags(&page);
-        // With one replica there is no picture of rates over the number of replicas.
+        // With one replica there is no plot of rates over the number of replicas.
         assert_eq!(count["svg"], if replicas == 1 { 2 } else { 3 });
         assert_eq!(count["table"], 3);
-        assert!(page.contains("r&lt;2&gt;: open: no answer &amp; no reason"));
+        assert!(page.contains("r&lt;2&gt;: cannot open the file: no answer &amp; no reason"));
         assert!(!page.contains("<data>") && !page.contains("http-equiv"));
         // The page loads nothing from elsewhere.
         assert!(!page.contains("src=") && !page.contains("href="), "{replicas}");
@@ -123,7 +127,7 @@ fn pages_are_well_formed() {
 }
 
 #[test]
-fn pictures_name_their_axes_and_lines() {
+fn plots_name_their_axes_and_lines() {
     let report = report(3);
     let over_time = plot::plot_over_time(&report).unwrap().unwrap();
     for name in ["MiB/s", "seconds since", "reader", "raw sum", "r&lt;3&gt;&amp;co"] {
@@ -137,9 +141,11 @@ fn pictures_name_their_axes_and_lines() {
     for name in ["milliseconds", "99 %", "fanfs, 3 replicas", "raw, 3 replicas", "64 KiB"] {
         assert!(latency.contains(name), "{name}");
     }
-    for picture in [over_time, scaling, latency] {
-        assert!(tags(&picture)["text"] > 10);
-        assert!(picture.len() < 60_000, "{}", picture.len());
+    for plot in [over_time, scaling, latency] {
+        assert!(tags(&plot)["text"] > 10);
+        assert!(plot.len() < 60_000, "{}", plot.len());
+        // The page scales it to its own width.
+        assert!(plot.contains("viewBox=\"0 0 960 360\""));
     }
 }
 
@@ -147,10 +153,39 @@ fn pictures_name_their_axes_and_lines() {
 fn the_table_shows_every_row_and_failure() {
     let report = report(3);
     let text = table::render_text(&report);
-    assert_eq!(text.matches("fanfs, 3 replicas").count(), 3, "{text}");
-    assert_eq!(text.matches("failed: round 1: r<2>: open: no answer").count(), 1, "{text}");
-    assert!(text.contains("note: a < b") && text.contains("of fio"), "{text}");
-    let widths: Vec<usize> =
-        text.lines().filter(|line| line.contains(" alone ")).map(|l| l.chars().count()).collect();
-    assert!(widths.windows(2).all(|w| w[0] == w[1]), "{text}");
+    // For each load in the main table and in fio's.
+    assert_eq!(text.matches("fanfs, 3 replicas").count(), 6, "{text}");
+    assert_eq!(
+        text.matches("failed: round 1: r<2>: cannot open the file: no answer").count(),
+        1,
+        "{text}"
+    );
+    assert!(text.contains("note: a < b") && text.contains("bench/fio"), "{text}");
+    let is_row = |line: &&str| line.starts_with("  r<") && !line.contains("failed");
+    let widths: BTreeSet<usize> =
+        text.lines().filter(is_row).map(|line| line.chars().count()).collect();
+    assert_eq!(widths.len(), 2, "one width for each of the two kinds of tables: {text}");
+    assert!(widths.iter().all(|width| *width <= 100), "{text}");
+}
+
+#[test]
+fn the_page_starts_with_the_result_and_its_origin() {
+    let start = |replicas: usize| {
+        let page = render_html(&report(replicas)).unwrap();
+        let body = page.split_once("<body>\n").unwrap().1;
+        body.lines().take(3).collect::<Vec<_>>().join("\n")
+    };
+    // The sum has three times the bytes of one replica, in the same time.
+    assert_eq!(
+        start(3),
+        "<h1>256 MiB/s, 3.0x the best replica, 100.0 % of the sum</h1>\n\
+         <p class=\"soft\">2026-11-25 20:22:14 UTC, host host&lt;1&gt;, Linux 6.18.44, \
+         fanfs 1.2.3</p>\n\
+         <p>Median of one sequential reader through fanfs, 3 replicas.</p>"
+    );
+    let single = start(1);
+    assert!(single.starts_with("<h1>85 MiB/s, 100.0 % of the replica alone</h1>"), "{single}");
+    let mut empty = report(3);
+    empty.rows.clear();
+    assert!(render_html(&empty).unwrap().contains("<h1>No sequential rate through fanfs</h1>"));
 }

@@ -18,7 +18,7 @@ pub(super) enum JobError {
     Pass(#[from] PassError),
     #[error(transparent)]
     Fio(#[from] FioError),
-    #[error("{}: {error}", .path.display())]
+    #[error("cannot write {}: {error}", .path.display())]
     Write { path: PathBuf, error: io::Error },
 }
 

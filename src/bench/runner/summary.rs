@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::BenchRunner;
+use crate::bench::host;
 use crate::bench::reread::{self, RereadShares};
 use crate::bench::results::{self, Report, ReportedReplica, SettingsUsed};
+use crate::bench::table::count;
 use crate::bench::target_file::ReadMode;
 use crate::config::Passthrough;
 use crate::volume::ReplicaId;
@@ -38,6 +40,9 @@ impl BenchRunner<'_> {
         let middle = sampled.len() / 2;
         Report {
             version: env!("CARGO_PKG_VERSION"),
+            date: host::date_before(took),
+            host: host::host_name(),
+            kernel: host::kernel(),
             volume: config.volume.name.clone(),
             file: target.file.display().to_string(),
             file_bytes: target.size,
@@ -67,31 +72,33 @@ impl BenchRunner<'_> {
         let cut = done().filter(|pass| pass.is_cut_short).count();
         if cut > 0 {
             notes.push(format!(
-                "{cut} passes ended before their time: the file is small for these rates; a larger \
-                 one gives steadier figures"
+                "{} ended early because a reader reached the end of its part of the file; a larger \
+                 file gives steadier figures",
+                if cut == 1 { "1 pass".to_owned() } else { format!("{cut} passes") }
             ));
         }
         let RereadShares { raw, fanfs } = reread::reread_shares(&self.outcomes);
         if raw.reread_bytes + fanfs.reread_bytes > 0 {
             notes.push(format!(
-                "{:.0} % of what was read past fanfs, and {:.0} % of what was read through it, one \
-                 block after the other, an earlier pass had read: servers' caches may have had it",
+                "in the sequential and parallel loads, earlier passes had already read {:.0} % of \
+                 the bytes of the raw passes and {:.0} % of those of the fanfs passes; server \
+                 caches may have held them",
                 raw.share() * 100.0,
                 fanfs.share() * 100.0
             ));
         }
         for replica in config.replicas.iter().filter(|replica| replica.max_rate.is_some()) {
-            let name = &replica.name;
-            notes.push(format!("max_rate of {name} holds for fanfs, not for raw reads"));
+            notes.push(format!("max_rate of {} limits fanfs but not raw reads", replica.name));
         }
         if config.read.passthrough != Passthrough::Off {
-            notes.push("[read] passthrough was off for the time of the run".to_owned());
+            notes.push("[read] passthrough was off during the run".to_owned());
         }
         let live = target.readable_replicas().len();
         if settings.readers < live {
             notes.push(format!(
-                "raw sums had {live} readers, one for each replica, and fanfs {}",
-                settings.readers
+                "in the random and parallel loads, the raw passes had {live} readers, one for each \
+                 replica, and the fanfs passes had {}",
+                count(settings.readers, "reader")
             ));
         }
         notes

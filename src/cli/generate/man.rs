@@ -1,8 +1,9 @@
-//! fanfs(1) and a page for each of its commands, from the command line's definition.
+//! fanfs(1) and a page for each command, generated from the command line's definition.
 //!
-//! Synopsis and options are clap_mangen's. The text after a command's help is taken apart:
-//! lines that begin with `  fanfs ` are examples, `  - ` a list, a paragraph that begins with
-//! `Exit status:` is what that section says. So a new command has a whole page by its help.
+//! clap_mangen renders synopsis and options. The text after a command's help is split into parts:
+//! lines that begin with `  fanfs ` are examples, lines that begin with `  - ` are a list, and a
+//! paragraph that begins with `Exit status:` becomes that section. So a new command gets a
+//! complete page from its help.
 
 use clap::Command;
 use clap_mangen::Man;
@@ -11,19 +12,19 @@ use super::man_page::ManPage;
 use super::{GeneratedFile, helper_page, page_sections, volume_page};
 use crate::cli::EXIT_STATUS;
 
-/// What fanfs is, below the line that the help has for it.
+/// The description of fanfs on its page, after the first line of the help.
 const DESCRIPTION: &[&str] = &[
-    "A `volume` is one file in TOML, one mount point, and a set of `replicas`: directories where \
-     the same data is mounted, such as NFS mounts of one cluster through several gateways, of one \
-     filer through several addresses, or independent copies of a tree. fanfs mounts it with FUSE. \
-     Each file is cut into segments, which are read from all replicas at once, more from those \
-     that are faster; one that fails, hangs or shows another version of a file is left out.",
-    "Where a command takes VOLUME, that is the NAME of `/etc/fanfs/NAME.toml`, the path of such a \
-     file, described in fanfs.toml(5), or the directory where the volume is mounted. A word \
-     without `/` is a name first.",
+    "A `volume` is one configuration file, one mount point, and a set of `replicas`: directories \
+     where the same data is mounted. Replicas are NFS mounts of one cluster through several \
+     gateways, NFS mounts of one filer through several addresses, or independent copies of a \
+     tree. fanfs mounts the volume with FUSE. It divides each file into segments, and reads them \
+     from all replicas at once, more of them from faster replicas. It leaves out a replica that \
+     fails, hangs or shows another version of the file.",
+    "A VOLUME argument is the NAME of `/etc/fanfs/NAME.toml`, the path of a configuration file \
+     (see fanfs.toml(5)), or the volume's mount point. A word without `/` is a NAME first.",
 ];
 
-/// All pages, to be written below the manual's directory.
+/// All pages, with their paths relative to the directory of the manual.
 pub(super) fn pages(root: Command) -> Vec<GeneratedFile> {
     let page = |path: &str, text| GeneratedFile { path: path.to_owned(), text };
     let mut pages = vec![page("man1/fanfs.1", main_page(&root))];
@@ -40,7 +41,7 @@ fn visible_commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
 
-/// `fanfs-mount`.
+/// The name of a command's page, such as `fanfs-mount`.
 fn display_name(command: &Command) -> String {
     command.get_display_name().unwrap_or(command.get_name()).to_owned()
 }
@@ -123,7 +124,7 @@ fn command_page(root: &Command, command: &Command) -> String {
     page.finish()
 }
 
-/// The sections that all pages end with.
+/// Adds the last sections, which all pages have.
 fn add_page_sections(page: &mut ManPage, examples: &[Example], own: &str, see: &[String]) {
     page.section("ENVIRONMENT");
     for (name, text) in page_sections::ENVIRONMENT {
@@ -150,10 +151,10 @@ fn has_arguments(command: &Command) -> bool {
     command.get_arguments().any(|argument| !argument.is_hide_set())
 }
 
-/// What clap_mangen renders, without the section's heading.
+/// The output of `render`, clap_mangen's, without the section's heading.
 fn strip_heading(render: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
     let mut text = Vec::new();
-    // A Vec takes whatever is written to it.
+    // Writing to a Vec cannot fail.
     let _ = render(&mut text);
     let text = String::from_utf8_lossy(&text).into_owned();
     match text.split_once(".SH ").and_then(|(_, rest)| rest.split_once('\n')) {
@@ -230,7 +231,7 @@ fn parse_examples(blocks: &[HelpBlock]) -> Vec<Example> {
         _ => None,
     });
     let example = |line: &String| {
-        // Only a comment follows several blanks.
+        // Two blanks separate the command from its comment.
         let (command, comment) = line.rsplit_once("  ").unwrap_or((line, ""));
         let command = command.split_whitespace().collect::<Vec<_>>().join(" ");
         let comment = comment.trim().to_owned();
@@ -239,7 +240,7 @@ fn parse_examples(blocks: &[HelpBlock]) -> Vec<Example> {
     lines.flatten().filter_map(example).collect()
 }
 
-/// What of the text after the help is neither example nor exit status.
+/// Adds the text after the help, except for its examples and the exit status.
 fn add_description(page: &mut ManPage, blocks: &[HelpBlock]) {
     for block in blocks.iter().filter(|block| exit_status(block).is_none()) {
         match block {

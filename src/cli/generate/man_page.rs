@@ -1,14 +1,14 @@
-//! One manual page as it grows: sections of prose, lists and commands.
+//! Builds one man page: sections of prose, lists and commands.
 //!
-//! Texts come from help texts and doc comments: a name between backticks is set bold, and
-//! whatever troff would take for its own is escaped by `roff`.
+//! The texts are help texts and doc comments. Names between backticks become bold, and `roff`
+//! escapes everything that troff would interpret.
 
 use roff::{Inline, Roff, bold, roman};
 
-/// A page under way.
+/// A page under construction.
 pub(super) struct ManPage {
     text: String,
-    /// Whether the next paragraph is its section's first: that one needs no mark.
+    /// Whether the next paragraph is the first of its section, which needs no `.PP`.
     at_start: bool,
 }
 
@@ -16,13 +16,13 @@ impl ManPage {
     /// A page of this name and section of the manual.
     pub(super) fn new(name: &str, section: &str) -> Self {
         let version = format!("fanfs {}", env!("CARGO_PKG_VERSION"));
-        // No date: it would be the build's, and each build another page. `roff` leaves an
-        // empty argument out.
+        // No date: each build would generate another page. The line is written here because
+        // `roff` omits empty arguments.
         let title = format!(".TH {name} {section} \"\" \"{version}\" \"fanfs manual\"\n");
         Self { text: Roff::new().render() + &title, at_start: true }
     }
 
-    /// The page as it is.
+    /// The text of the page.
     pub(super) fn finish(self) -> String {
         self.text
     }
@@ -31,9 +31,10 @@ impl ManPage {
         self.add_text(&roff.render());
     }
 
-    /// Adds what something else has rendered.
+    /// Adds rendered troff text.
     pub(super) fn add_text(&mut self, text: &str) {
-        // Each document begins with the definition of an apostrophe: once is enough.
+        // Each `roff` document begins with the definition of an apostrophe, which the page has
+        // already.
         let prelude = Roff::new().render();
         for line in text.strip_prefix(&prelude).unwrap_or(text).lines() {
             self.text.push_str(line.trim_end());
@@ -60,7 +61,7 @@ impl ManPage {
         self.add(&roff);
     }
 
-    /// A term and what it means, in one or more paragraphs.
+    /// A term and its explanation, in one or more paragraphs.
     pub(super) fn item(&mut self, term: &str, paragraphs: &[&str]) {
         let mut roff = Roff::new();
         roff.control("TP", []);
@@ -77,13 +78,13 @@ impl ManPage {
     /// An entry of a list.
     pub(super) fn bullet(&mut self, text: &str) {
         let mut roff = Roff::new();
-        // roff escapes what it is given, so the bullet is not its troff name.
+        // `roff` escapes its arguments, so the bullet cannot be a troff escape.
         roff.control("IP", ["-", "2"]);
         roff.text(inlines(text));
         self.add(&roff);
     }
 
-    /// Lines as they are.
+    /// Lines without filling.
     pub(super) fn lines(&mut self, lines: &[&str]) {
         let mut roff = Roff::new();
         if !self.at_start {
@@ -98,7 +99,7 @@ impl ManPage {
     }
 }
 
-/// `text` with what stands between backticks in bold.
+/// `text` with the parts between backticks in bold.
 fn inlines(text: &str) -> Vec<Inline> {
     let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
     parts.map(|(i, part)| if i % 2 == 1 { bold(part) } else { roman(part) }).collect()

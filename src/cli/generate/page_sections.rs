@@ -1,28 +1,28 @@
-//! What several manual pages say alike: environment, files, other pages.
+//! Sections that several man pages share: environment, files, other pages.
 
 use crate::cli::volume_name;
 
-/// What the program asks its environment for, and what for.
+/// The environment variables that fanfs reads, and their effects.
 pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "FANFS_LOG",
-        "What is logged: `info` by default; `debug` adds file names; filters such as \
-         `fanfs::scheduler=trace`.",
+        "The log level; overrides `[log] level`. The default is `info`; `debug` also logs file \
+         names. Filters such as `fanfs::scheduler=trace` are possible.",
     ),
     (
         "FANFS_RUNTIME_DIR",
-        "Where control sockets, the daemons' logs, and what a kept daemon writes down are, \
-         an absolute path; by default `/run/fanfs` for root, `$XDG_RUNTIME_DIR/fanfs` for others.",
+        "The directory of control sockets, logs and the journals of kept daemons, an absolute \
+         path. The default is `/run/fanfs` for root and `$XDG_RUNTIME_DIR/fanfs` for other users.",
     ),
     (
         "FANFS_MOUNT",
-        "Where the jobs that `fanfs bench --fio` writes find the mount: fio looks at it.",
+        "The mount point for the fio jobs that `fanfs bench --fio` writes; fio reads it.",
     ),
-    ("NO_COLOR", "Where it is set, nothing is coloured."),
+    ("NO_COLOR", "If it is set and not empty, the output has no colors."),
     (
         "NOTIFY_SOCKET, LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID",
-        "Set by systemd: readiness, and its store for descriptors, in which the FUSE device is \
-         put (`fanfs mount --foreground` in a unit with `FileDescriptorStoreMax`).",
+        "Set by systemd: notification of readiness, and the descriptor store, which holds the FUSE \
+         device (`fanfs mount --foreground` in a unit with `FileDescriptorStoreMax`).",
     ),
 ];
 
@@ -37,24 +37,24 @@ pub(super) fn file_entries() -> [FileEntry; 3] {
     [
         FileEntry {
             path: format!("{}/NAME.toml", volume_name::CONFIG_DIR),
-            purpose: "A volume's configuration, fanfs.toml(5); as VOLUME, `NAME` stands for it.",
+            purpose: "A volume's configuration, fanfs.toml(5). As VOLUME, `NAME` means this file.",
         },
         FileEntry {
             path: "/run/fanfs".to_owned(),
-            purpose: "Control sockets and logs of the volumes that root has mounted.",
+            purpose: "Control sockets and logs of volumes mounted by root.",
         },
         FileEntry {
             path: "/usr/share/fanfs/fanfs.schema.json".to_owned(),
-            purpose: "The JSON schema of a volume file, for editors.",
+            purpose: "The JSON schema of a volume's configuration, for editors.",
         },
     ]
 }
 
-/// The pages that belong together, in the order of their sections.
+/// The pages of "SEE ALSO", in the order of their sections.
 const RELATED_PAGES: &[(&str, &str)] =
     &[("fanfs", "1"), ("fanfs.toml", "5"), ("fstab", "5"), ("mount.fanfs", "8"), ("mount", "8")];
 
-/// The pages to see also, but for the page's own; `more` is of section 1.
+/// The text of "SEE ALSO": the related pages except for `own`, and `more` of section 1.
 pub(super) fn see_also(own: &str, more: &[String]) -> String {
     let more = more.iter().map(|name| (name.as_str(), "1"));
     let mut pages: Vec<_> = RELATED_PAGES.iter().copied().chain(more).collect();
@@ -87,7 +87,7 @@ mod tests {
         }
         let mut found = Vec::new();
         walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
-        // This test's own words are no variables.
+        // This test's own strings are not variables.
         found.retain(|name| {
             !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
         });

@@ -1,5 +1,5 @@
-//! A .mount and an .automount unit for a volume: for those who keep mounts as units, and
-//! to have one that waits for the replicas' own mounts.
+//! A .mount and an .automount unit for a volume. They are for administrators who manage mounts as
+//! units; the mount unit waits for the replicas' own mounts.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -15,16 +15,16 @@ pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
-    /// Where it is to be mounted
+    /// The volume's future mount point
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     mount_point: PathBuf,
     /// Mount options, comma-separated
     #[arg(short = 'o', value_name = "OPTIONS", default_value = "allow_other")]
     options: String,
-    /// Write the files into this directory
+    /// Write the units into DIR instead of standard output
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     output: Option<PathBuf>,
-    /// Overwrite units that are there with another content
+    /// Overwrite existing units that differ
     #[arg(long, requires = "output")]
     force: bool,
 }
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
 }
 
-/// Fails where a unit in `dir` has another content: an administrator may have changed it.
+/// Fails if `dir` has a unit that differs: an administrator may have changed it.
 fn refuse_overwrite(dir: &Path, units: &[GeneratedFile]) -> Result<(), Failure> {
     for unit in units {
         let path = dir.join(&unit.path);
@@ -60,20 +60,20 @@ fn refuse_overwrite(dir: &Path, units: &[GeneratedFile]) -> Result<(), Failure> 
             found => found,
         };
         if !found.is_ok_and(|found| found == unit.text.as_bytes()) {
-            let what = "exists with another content; choose another directory, or --force";
+            let what = "exists and differs; choose another directory, or overwrite it with --force";
             return Err(Failure::failed(format!("{} {what}", path.display())));
         }
     }
     Ok(())
 }
 
-/// Why there is no unit for a volume.
+/// Why a unit cannot be generated.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum UnitError {
     #[error("{} is not UTF-8", .0.display())]
     NotUtf8(PathBuf),
-    /// systemd would take the value apart.
-    #[error("{0:?} has a blank, a quote or a backslash in it; such units are written by hand")]
+    /// systemd would split the value.
+    #[error("{0:?} contains a blank, a quote or a backslash; write the unit by hand")]
     UnquotableValue(String),
 }
 
@@ -95,8 +95,8 @@ fn render_units(
         "[Unit]\n\
          Description=fanfs volume {volume}\n\
          Documentation=man:mount.fanfs(8)\n\
-         # The replicas' own mounts come first. Where they are mounted by hand, or by autofs, take\n\
-         # this line away.\n\
+         # Mount the replicas first. Remove the next line if autofs or an administrator mounts\n\
+         # them.\n\
          RequiresMountsFor={replicas}\n\
          After=network-online.target remote-fs-pre.target\n\
          Wants=network-online.target\n\
@@ -134,7 +134,7 @@ fn unit_path(path: &Path) -> Result<String, UnitError> {
     escape_unit_value(text)
 }
 
-/// `%` begins a specifier; a backslash, a quote or a blank would be taken apart.
+/// Escapes `%`, which begins a specifier. A backslash, a quote or a blank is an error.
 fn escape_unit_value(text: &str) -> Result<String, UnitError> {
     if text.contains(|c: char| c.is_whitespace() || c.is_control() || "\\\"'".contains(c)) {
         return Err(UnitError::UnquotableValue(text.to_owned()));
@@ -142,7 +142,7 @@ fn escape_unit_value(text: &str) -> Result<String, UnitError> {
     Ok(text.replace('%', "%%"))
 }
 
-/// What `systemd-escape --path` makes of it (systemd.unit(5)).
+/// The name of the path's unit, as `systemd-escape --path` has it (systemd.unit(5)).
 fn unit_name(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let mut parts: Vec<&[u8]> = bytes.split(|byte| *byte == b'/').collect();

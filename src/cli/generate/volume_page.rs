@@ -1,4 +1,4 @@
-//! fanfs.toml(5), from the volume file's schema.
+//! fanfs.toml(5), generated from the configuration's schema.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::man_page::ManPage;
 use super::page_sections;
 use crate::config::schema;
 
-/// How values are written.
+/// The kinds of values and their notation.
 const UNITS: &[(&str, &str)] = &[
     (
         "size",
@@ -26,24 +26,24 @@ pub(super) fn page() -> String {
     let schema = schema::schema();
     let mut page = ManPage::new("fanfs.toml", "5");
     page.section("NAME");
-    page.prose("fanfs.toml - configuration of a volume of fanfs");
+    page.prose("fanfs.toml - configuration of a fanfs volume");
     page.section("SYNOPSIS");
     page.prose("/etc/fanfs/NAME.toml");
     page.section("DESCRIPTION");
     page.prose(
-        "A volume is one TOML file: what the volume is, where its replicas are mounted, and how \
-         reads are cut, sent and bounded. It is read when the volume is mounted, checked or \
-         reloaded. `fanfs init` writes one for mounts that there are; `fanfs check` looks at it \
-         and at the replicas.",
+        "A volume's configuration is one TOML file. It describes the volume, its replicas, and how \
+         fanfs divides, schedules and limits reads. fanfs reads the file when the volume is \
+         mounted, checked or reloaded. `fanfs init` writes a configuration for existing mounts; \
+         `fanfs check` checks it and the replicas.",
     );
     page.prose(
-        "Unknown keys and tables are errors: a misspelt limit is a limit that is not there. The \
-         first problem found is the one reported, in one line, with exit status 2.",
+        "Unknown keys and tables are errors, because a misspelled limit would have no effect. \
+         fanfs reports the first problem on one line, and exits with status 2.",
     );
     page.section("UNITS");
     page.prose(
-        "The unit of a size, a rate, a duration or a share is required, and so is its spelling: \
-         `1048576`, `\"1M\"` and `\"1mib\"` are refused.",
+        "Sizes, rates, durations and shares need a unit, spelled exactly as below: `1048576`, \
+         `\"1M\"` and `\"1mib\"` are errors.",
     );
     for (name, text) in UNITS {
         page.item(name, &[text]);
@@ -56,7 +56,7 @@ pub(super) fn page() -> String {
         page.item(&entry.path, &[entry.purpose]);
     }
     page.section("EXAMPLES");
-    page.prose("The least that a volume needs:");
+    page.prose("A minimal configuration:");
     let least = include_str!("../../../config/minimal.toml").lines();
     let least: Vec<&str> = least.filter(|line| !line.starts_with('#')).collect();
     page.lines(least.join("\n").trim().split('\n').collect::<Vec<_>>().as_slice());
@@ -83,7 +83,7 @@ fn add_table(page: &mut ManPage, name: &str, keys: &[&str], table: &Value) {
     }
 }
 
-/// Unit, default and range of a key, in one line.
+/// Unit, default and range of a key, on one line.
 fn key_facts(member: &Value) -> String {
     let mut facts = vec![value_unit(member)];
     match (member.get("default"), str_field(member, "x-default")) {
@@ -104,7 +104,7 @@ fn key_facts(member: &Value) -> String {
     format!("{}.", facts.join("; "))
 }
 
-/// As it stands in the file.
+/// The value in TOML notation.
 fn toml_literal(value: &Value) -> String {
     match value {
         Value::Number(number) if number.is_f64() => {

@@ -1,5 +1,5 @@
-//! The network mounts that there are, and which of them look like one volume. Pure: by the
-//! mount table alone, as a mount that hangs would be waited for.
+//! Lists the network mounts, and groups those that look like one volume. A pure function of the
+//! mount table: touching a mount that hangs would block the command.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use crate::cli::printable;
 use crate::mount_table::{Mount, MountTable};
 use crate::volume::shell_word;
 
-/// FUSE mounts that are no place for data.
+/// FUSE file systems that never hold replicas.
 const IGNORED_FS_TYPES: &[&str] =
     &["fuse.fanfs", "fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal", "fuse.snapfuse", "fuse.dumpfs"];
 
-/// What was found.
+/// The network mounts of this machine.
 #[derive(Debug, Serialize)]
 pub(super) struct MountCandidates {
-    /// The mounts, in the table's order.
+    /// All network mounts, in the table's order.
     mounts: Vec<CandidateMount>,
-    /// Mount points that look like one volume; two or more in each.
+    /// Groups of two or more mount points that look like one volume.
     candidates: Vec<Vec<String>>,
 }
 
@@ -28,7 +28,7 @@ struct CandidateMount {
     mount_point: String,
     fs_type: String,
     source: String,
-    /// What a mount of the same data has in common with it.
+    /// The grouping key: equal for mounts that look like the same data.
     #[serde(skip)]
     alike: String,
 }
@@ -63,14 +63,14 @@ impl CandidateMount {
     fn new(table: &MountTable, mount: &Mount) -> Self {
         let source = mount.source.to_string_lossy().into_owned();
         let alike = match table.nfs(mount) {
-            // Gateways of one cluster export the same path; so do most copies of a tree.
+            // Gateways of one cluster export the same path, and most copies of a tree do, too.
             Some(nfs) => format!("nfs {}", nfs.export.display()),
             None => {
                 let path = source.split_once(":/").map_or(source.as_str(), |(_, path)| path);
                 format!("{} {path}", mount.fs_type)
             }
         };
-        // Two directories of one mount of the same source are two subtrees.
+        // Mounts of two subtrees of one source have different roots.
         let alike = format!("{alike} {}", mount.root.display());
         let mount_point = mount.mount_point.to_string_lossy().into_owned();
         Self { mount_point, fs_type: mount.fs_type.clone(), source, alike }
@@ -82,11 +82,11 @@ impl fmt::Display for MountCandidates {
         if self.mounts.is_empty() {
             return writeln!(
                 f,
-                "no network file system is mounted; mount the replicas first, or name directories: \
+                "no network file system is mounted; mount the replicas first, or list directories: \
                  fanfs init DIR..."
             );
         }
-        // Who mounts by fusermount3 calls the source what he likes.
+        // A user who mounts with fusermount3 can choose any text as the source.
         let shown = |seen: &CandidateMount| {
             [&seen.mount_point, &seen.fs_type, &seen.source].map(|t| printable(t))
         };
@@ -106,7 +106,7 @@ impl fmt::Display for MountCandidates {
             writeln!(f, "\nthese {} look like one volume:\n  fanfs init {points}", group.len())?;
         }
         if self.candidates.is_empty() {
-            writeln!(f, "\nno two of them look like one volume; name them: fanfs init DIR...")?;
+            writeln!(f, "\nno two of them look like one volume; name some: fanfs init DIR...")?;
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ mod tests {
             "{text}"
         );
         assert!(!text.replace('\n', "").contains(char::is_control), "{text:?}");
-        // Programs get the names as they are.
+        // JSON has the unescaped names.
         assert_eq!(found.mounts[0].mount_point, "/mnt/a\n'b");
     }
 

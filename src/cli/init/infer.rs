@@ -1,13 +1,13 @@
-//! What a volume over some directories probably is, from what was seen of them. Pure.
+//! Guesses what a volume over some directories is, from a survey of them. A pure function.
 //!
-//! The mode is the guess that matters. Of two directories on local file systems the devices
-//! tell. On a network, the server's inode numbers and change times do: two gateways of one
-//! file system show the same for the root and for every name in it, two independent trees
-//! agree by accident at most in the root's number (the root of every ext4 is inode 2).
+//! The most important guess is the mode. On local file systems, the device numbers decide. On
+//! network file systems, the server's inode numbers and change times do. Two gateways of one file
+//! system show the same numbers for the root and for every name in it. Two independent trees
+//! agree at most in the root's number, by accident (the root of every ext4 is inode 2).
 //!
-//! *Invariant:* where nothing decides it, it is `shared`: files are then compared by inode
-//! number and change time as well, so that the bytes of two versions are never mixed, and
-//! what would have been a copy is left out instead.
+//! *Invariant:* if nothing decides the mode, it is `shared`. fanfs then also compares files by
+//! inode number and change time. So it never mixes the bytes of two versions; it leaves out an
+//! independent copy instead.
 
 use std::path::Path;
 
@@ -16,34 +16,34 @@ use serde::Serialize;
 use crate::survey::{Observation, RootInfo, RootListing, Survey};
 use crate::volume::VolumeMode;
 
-/// What the volume probably is.
+/// The guessed volume.
 #[derive(Debug, Serialize)]
 pub(super) struct InferredVolume {
     /// Its name.
     pub(super) volume: String,
     /// How the replicas relate.
     pub(super) mode: VolumeMode,
-    /// Who says so.
+    /// How certain the mode is.
     pub(super) certainty: Certainty,
-    /// What was seen that speaks for it; a sentence each, without a full stop.
+    /// The evidence for the mode: sentences without a final period.
     pub(super) reasons: Vec<String>,
-    /// One for each directory, in their order.
+    /// One for each directory, in the same order.
     pub(super) replicas: Vec<InferredReplica>,
-    /// The cluster whose mounts these are.
+    /// The cluster that the mounts belong to, if they show it.
     pub(super) cluster: Option<KnownCluster>,
-    /// What `fanfs check` will warn of.
+    /// The warnings that `fanfs check` will print.
     pub(super) warnings: Vec<String>,
 }
 
-/// How sure the mode is.
+/// How certain the mode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Certainty {
-    /// By what was seen.
+    /// The survey shows it.
     Seen,
-    /// By nothing that was seen; the safe one.
+    /// The survey does not show it; the safe mode was chosen.
     Unknown,
-    /// The user says so.
+    /// The user chose it.
     Given,
 }
 
@@ -52,9 +52,9 @@ pub(super) enum Certainty {
 pub(super) struct InferredReplica {
     /// Its name.
     pub(super) name: String,
-    /// The node, where the mount has one.
+    /// The node, if the mount's source names one.
     pub(super) node: Option<String>,
-    /// As it is to be written.
+    /// The path to write into the file.
     pub(super) path: String,
     /// The file system's type.
     pub(super) fs_type: Option<String>,
@@ -62,14 +62,14 @@ pub(super) struct InferredReplica {
     pub(super) source: Option<String>,
 }
 
-/// A cluster that is known by its mounts.
+/// A cluster that fanfs recognizes by its mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct KnownCluster {
-    /// As people call it.
+    /// Its name, for users.
     pub(super) name: &'static str,
-    /// Its chunk size, where it has one by default.
+    /// Its default chunk size, if it has one.
     pub(super) chunk_size: Option<&'static str>,
-    /// Who knows where its chunks are.
+    /// The placement provider for it.
     pub(super) provider: &'static str,
 }
 
@@ -81,7 +81,7 @@ enum TreeRelation {
     Different,
 }
 
-/// How two directories relate, and what was seen that says so.
+/// How two directories relate, and the evidence.
 struct TreeComparison {
     relation: TreeRelation,
     reason: String,
@@ -101,7 +101,7 @@ impl TreeComparison {
     }
 }
 
-/// A file system's number on its NFS server, as the client knows it.
+/// The fsid that an NFS server reports for a file system.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NfsFsid {
     /// The mount's device number, major and minor.
@@ -109,14 +109,14 @@ pub(super) struct NfsFsid {
     fsid: String,
 }
 
-/// The mode, and why.
+/// The guessed mode and its evidence.
 struct InferredMode {
     mode: VolumeMode,
     certainty: Certainty,
     reasons: Vec<String>,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 pub(super) struct InitReport<'a> {
     #[serde(flatten)]
@@ -126,7 +126,7 @@ pub(super) struct InitReport<'a> {
 }
 
 impl InferredVolume {
-    /// Takes `mode` whatever was seen.
+    /// Sets the mode that the user chose, whatever the survey shows.
     pub(super) fn override_mode(&mut self, mode: VolumeMode) {
         if mode != self.mode || self.certainty == Certainty::Unknown {
             self.certainty = Certainty::Given;
@@ -139,7 +139,7 @@ impl InferredVolume {
     }
 }
 
-/// Guesses all but the volume's name.
+/// Guesses everything except the volume's name.
 pub(super) fn infer_volume(survey: &Survey, fsids: &[NfsFsid]) -> InferredVolume {
     let sights: Vec<&Observation> = survey.replicas.iter().map(|(_, sight)| sight).collect();
     let InferredMode { mode, certainty, reasons } = infer_mode(&sights, fsids);
@@ -170,7 +170,7 @@ fn infer_mode(sights: &[&Observation], fsids: &[NfsFsid]) -> InferredMode {
     }
     match worst {
         None => {
-            reasons.push("there is one replica only".to_owned());
+            reasons.push("there is only one replica".to_owned());
             mode(VolumeMode::Shared, Certainty::Seen, reasons)
         }
         Some(TreeRelation::Same) => mode(VolumeMode::Shared, Certainty::Seen, reasons),
@@ -181,14 +181,14 @@ fn infer_mode(sights: &[&Observation], fsids: &[NfsFsid]) -> InferredMode {
 
 fn compare_trees(a: &Observation, b: &Observation, fsids: &[NfsFsid]) -> TreeComparison {
     let (Some(one), Some(other)) = (a.directory(), b.directory()) else {
-        return TreeComparison::unknown("one of them could not be looked at");
+        return TreeComparison::unknown("one of them could not be probed");
     };
     let is_local =
         |sight: &Observation| sight.mount.as_ref().is_some_and(|mount| !mount.is_network());
     match (is_local(a), is_local(b)) {
         (true, true) => compare_local(one, other),
         (false, false) => compare_network(one, other, fsids),
-        _ => TreeComparison::different("one is on a network, the other one is not"),
+        _ => TreeComparison::different("only one of them is on a network file system"),
     }
 }
 
@@ -224,7 +224,7 @@ fn compare_network(one: &RootInfo, other: &RootInfo, fsids: &[NfsFsid]) -> TreeC
     let root = format!("root inode {} in both", one.ino);
     match (names, same_time) {
         (Some(CommonNames { same_inode: 0, all }), _) if all > 0 => TreeComparison::different(
-            format!("{root}, but the names in it have other inode numbers"),
+            format!("{root}, but the names in it have different inode numbers"),
         ),
         (Some(names), true) if names.same_inode == names.all => {
             let names = match names.all {
@@ -233,23 +233,23 @@ fn compare_network(one: &RootInfo, other: &RootInfo, fsids: &[NfsFsid]) -> TreeC
             };
             let seen = format!("{root}, changed at the same time{names}");
             match fsids {
-                // Clones look like this, and so do gateways that number themselves.
+                // Either these are clones, or gateways with fsids of their own.
                 Some((a, b)) if a != b => TreeComparison::unknown(format!(
-                    "{seen}; but the servers call it {a} and {b} (fsid)"
+                    "{seen}; but the servers report the fsids {a} and {b}"
                 )),
                 Some((fsid, _)) => TreeComparison::same(format!("{seen}; fsid {fsid}")),
                 None => TreeComparison::same(seen),
             }
         }
         (names, same_time) => {
-            let time = if same_time { "the same" } else { "another" };
+            let time = if same_time { "the same" } else { "different" };
             let names = match names {
                 Some(CommonNames { same_inode, all }) => {
-                    format!("; {same_inode} of {all} names with the same inode number")
+                    format!("; {same_inode} of {all} names have the same inode number")
                 }
                 None => String::new(),
             };
-            TreeComparison::unknown(format!("{root}, {time} time of change{names}"))
+            TreeComparison::unknown(format!("{root}, {time} change times{names}"))
         }
     }
 }
@@ -258,7 +258,7 @@ fn compare_network(one: &RootInfo, other: &RootInfo, fsids: &[NfsFsid]) -> TreeC
 #[derive(Default)]
 struct CommonNames {
     all: usize,
-    /// Those with the same inode number in both.
+    /// The number of these with the same inode number in both.
     same_inode: usize,
 }
 
@@ -276,7 +276,7 @@ impl CommonNames {
 }
 
 /// The columns of `/proc/fs/nfsfs/volumes` (`nfs_volume_list_show` in fs/nfs/client.c): `NV
-/// SERVER PORT DEV FSID FSC`. 0:0 is said by servers that do not number what they export.
+/// SERVER PORT DEV FSID FSC`. 0:0 means that the server reports no fsid.
 pub(super) fn parse_nfs_fsids(volumes: &str) -> Vec<NfsFsid> {
     let line = |line: &str| {
         let mut words = line.split_whitespace().skip(3);
@@ -294,7 +294,7 @@ fn infer_replicas(sights: &[&Observation]) -> Vec<InferredReplica> {
         let part = sight.spec.path.ancestors().nth(up)?.file_name()?;
         sanitize_name(&part.to_string_lossy())
     };
-    // The part of the paths in which they differ: the last one, or the one above.
+    // The path component that differs: the last one, or the one above it.
     let differing = (0..2).find(|up| {
         let mut parts: Vec<_> = sights.iter().map(|sight| last(sight, *up)).collect();
         parts.sort();
@@ -319,7 +319,7 @@ fn infer_replicas(sights: &[&Observation]) -> Vec<InferredReplica> {
     sights.iter().zip(hosts).zip(names).map(replica).collect()
 }
 
-/// The host that a mount's source names, as a node.
+/// The host in a mount's source, as the name of a node.
 fn source_host(sight: &Observation) -> Option<String> {
     let mount = sight.mount.as_ref()?;
     let source = mount.source.to_str()?;
@@ -331,33 +331,33 @@ fn source_host(sight: &Observation) -> Option<String> {
     }
 }
 
-/// `text` with what a name may not have replaced.
+/// `text` with the characters that a name must not contain replaced by `-`.
 fn sanitize_name(text: &str) -> Option<String> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
     let name: String = text.chars().take(200).map(|c| if fine(c) { c } else { '-' }).collect();
     Some(name).filter(|name| name.contains(|c: char| c.is_ascii_alphanumeric()))
 }
 
-/// Whether a volume may have this name.
+/// Whether `text` is a valid name of a volume.
 pub(super) fn is_valid_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.len() <= 64
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
-/// What all exports, or else all paths, end with.
+/// The last component of all exports, or else of all paths, if it is the same for all.
 pub(super) fn infer_volume_name(survey: &Survey) -> Option<String> {
     let all = || survey.replicas.iter().map(|(_, sight)| sight);
     let last = |path: &Path| {
         path.file_name()?.to_str().filter(|name| is_valid_name(name)).map(str::to_owned)
     };
     let export = |sight: &Observation| last(Path::new(&sight.nfs.as_ref()?.export));
-    // One replica's path has nothing to agree with, and is as good as any.
+    // With one replica, the last component of its export or path is the name.
     common_value(all().map(export))
         .or_else(|| common_value(all().map(|sight| last(&sight.spec.path))))?
 }
 
-/// What all are, where they are all the same.
+/// The first value, if all are equal to it.
 fn common_value<T: PartialEq>(mut all: impl Iterator<Item = T>) -> Option<T> {
     let first = all.next()?;
     all.all(|other| other == first).then_some(first)
@@ -379,8 +379,8 @@ fn detect_cluster(sight: &Observation) -> Option<KnownCluster> {
     if is_posix || export.is_some_and(|export| export.starts_with("/mapr")) {
         return of("MapR", Some("256MiB"), "maprfs");
     }
-    // HDFS's gateway speaks version 3 only, knows no locks, and exports the root by default,
-    // in which every HDFS has these two.
+    // HDFS's gateway supports only NFS version 3 without locks, and exports the root by default.
+    // The root of an HDFS contains these two directories.
     let listing = sight.directory().and_then(|root| root.listing.as_ref());
     let has = |name: &str| {
         listing.is_some_and(|list| list.entries.contains_key(name.as_ref() as &std::ffi::OsStr))

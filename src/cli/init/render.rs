@@ -1,4 +1,4 @@
-//! A guess as a volume file: what was guessed as keys, and why as comments. Pure.
+//! Renders a guessed volume as a configuration, with the evidence as comments. A pure function.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::path::Path;
 use super::infer::{Certainty, InferredVolume};
 use crate::volume::VolumeMode;
 
-/// Where a comment is broken, columns.
+/// The maximum width of a comment, columns.
 const COMMENT_WIDTH: usize = 96;
 
-/// Where the package puts the schema.
+/// The path of the schema in the package.
 const SCHEMA_PATH: &str = "/usr/share/fanfs/fanfs.schema.json";
 
-/// The text of the file, which is to be `file` where that is known.
+/// The text of the configuration. `file` is its future path, if it is known.
 pub(super) fn render_config(guess: &InferredVolume, file: Option<&Path>) -> String {
     let mut out = format!("#:schema file://{SCHEMA_PATH}\n");
     let file = file.map_or("FILE".to_owned(), |file| file.display().to_string());
     write_comment(
         &mut out,
         &format!(
-            "Written by fanfs init from {} on this machine. Next: fanfs check {file}; then fanfs \
-             mount {file} MOUNTPOINT. Every key there is, with its default: man 5 fanfs.toml.",
+            "Written by fanfs init from {} on this machine. Next: fanfs check {file}, then fanfs \
+             mount {file} MOUNTPOINT. man 5 fanfs.toml lists all keys and their defaults.",
             match guess.replicas.len() {
                 1 => "one mount".to_owned(),
                 n => format!("{n} mounts"),
@@ -34,8 +34,8 @@ pub(super) fn render_config(guess: &InferredVolume, file: Option<&Path>) -> Stri
     if guess.replicas.len() == 1 {
         write_comment(
             &mut out,
-            "Remark: one replica alone is read at its own rate; add a [[replica]] for each further \
-             mount of the same data.",
+            "Note: with one replica, the volume is only as fast as that replica. Add a [[replica]] \
+             for each further mount of the same data.",
         );
     }
     if !guess.warnings.is_empty() || guess.replicas.len() == 1 {
@@ -51,7 +51,7 @@ fn render_volume(out: &mut String, guess: &InferredVolume) {
     let _ = writeln!(out, "[volume]\nname = {}\n", toml_string(&guess.volume));
     write_comment(out, mode_comment(guess.mode, guess.certainty));
     for reason in &guess.reasons {
-        write_comment(out, &format!("  seen: {reason}"));
+        write_comment(out, &format!("  evidence: {reason}"));
     }
     let mode = match guess.mode {
         VolumeMode::Shared => "shared",
@@ -62,17 +62,17 @@ fn render_volume(out: &mut String, guess: &InferredVolume) {
         Some((name, size)) => {
             write_comment(
                 out,
-                &format!("The mounts look like those of {name}: this is its default."),
+                &format!("The mounts look like {name}. This is its default chunk size."),
             );
             let _ = writeln!(out, "chunk_size = \"{size}\"");
         }
         None => {
-            write_comment(out, "The chunk size of the cluster, where there is one.");
+            write_comment(out, "If the data is on a cluster, its chunk size.");
             out.push_str("#chunk_size = \"256MiB\"\n");
         }
     }
     out.push('\n');
-    write_comment(out, "Nothing can be changed through the mount; \"rw\" in \"shared\" volumes.");
+    write_comment(out, "Read-only. \"rw\" allows changes; only \"shared\" volumes support it.");
     out.push_str("access = \"ro\"\n");
 }
 
@@ -82,17 +82,17 @@ fn mode_comment(mode: VolumeMode, certainty: Certainty) -> &'static str {
             "All replicas are one file system, seen through several mounts."
         }
         (VolumeMode::Copies, Certainty::Seen) => {
-            "The replicas are independent trees with the same content. Files are compared by size \
-             and modification time, so copy with the times (rsync -a); `fanfs verify` compares the \
-             bytes."
+            "The replicas are independent trees with the same content. fanfs compares files by \
+             size and modification time, so preserve the times when you copy (rsync -a). `fanfs \
+             verify` compares the bytes."
         }
         (VolumeMode::Shared, Certainty::Unknown) => {
-            "It could not be told whether the replicas are one file system or copies. \"shared\" is \
-             the safe one: files are compared by inode number and change time as well, and a replica \
-             that shows others is left out, so two versions are never mixed. If these are \
-             independent copies, only one of them will be read: write \"copies\" then."
+            "fanfs init could not find out whether the replicas are one file system or copies. \
+             \"shared\" is the safe choice: fanfs also compares files by inode number and change \
+             time, and leaves out a replica that differs, so it never mixes two versions. If these \
+             are independent copies, fanfs reads only one of them: then change it to \"copies\"."
         }
-        (_, Certainty::Given) => "As given by --mode; what was seen says otherwise, or nothing.",
+        (_, Certainty::Given) => "Chosen with --mode. The mounts do not confirm it.",
         (VolumeMode::Copies, Certainty::Unknown) => "Independent trees with the same content.",
     }
 }
@@ -125,17 +125,18 @@ fn render_placement(out: &mut String, guess: &InferredVolume) {
     let (what, provider) = match guess.cluster {
         Some(cluster) => (
             format!(
-                "{} can be asked which nodes hold a file's chunks; they are then read from the \
-                 replicas on those nodes. Take the # away where its tool can be run here, and give \
-                 each replica's node as the cluster calls it (`node`, `aliases`).",
+                "fanfs can ask {} which nodes hold a file's chunks, and read them from the \
+                 replicas on those nodes. If the cluster's tool works on this machine, remove the \
+                 # below. Set each replica's `node` and `aliases` to the cluster's names for its \
+                 node.",
                 cluster.name
             ),
             cluster.provider,
         ),
         None if nodes > 1 && guess.mode == VolumeMode::Shared => (
-            "Which nodes hold a file's chunks, where that is a cluster and can be asked: \"maprfs\", \
-             \"hdfs\", \"cephfs\", ... (man 5 fanfs.toml). \"learned\" asks nobody, and infers it \
-             from timing."
+            "If the data is on a cluster, the provider tells fanfs which nodes hold a file's \
+             chunks: \"maprfs\", \"hdfs\", \"cephfs\", ... (man 5 fanfs.toml). \"learned\" asks no \
+             cluster, and infers it from timing."
                 .to_owned(),
             "learned",
         ),
@@ -146,12 +147,13 @@ fn render_placement(out: &mut String, guess: &InferredVolume) {
     let _ = writeln!(out, "#[placement]\n#provider = \"{provider}\"");
 }
 
-/// A value in the file.
+/// `text` as a TOML string.
 fn toml_string(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// Adds `text` as comment lines. What is not to be printed does not leave its line.
+/// Adds `text` as comment lines. Control characters are replaced, so that no text can leave its
+/// comment.
 fn write_comment(out: &mut String, text: &str) {
     let text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     let indent = text.len() - text.trim_start().len();

@@ -1,8 +1,11 @@
-//! What happened between two samples: numbers a second, parts, and who.
+//! The changes between two samples: rates, fractions, and the processes that read.
 //!
-//! Pure: two samples in, a [`View`] out, which is what is drawn, printed, and given as
-//! JSON. Counters that went back, as they do when another daemon goes on with the mount,
-//! count as nothing.
+//! Pure. Two samples go in and a [`View`] comes out, which is drawn, printed or written as JSON. A
+//! counter that went back counts as no change: another daemon has taken over the mount and counts
+//! from zero.
+//!
+//! The samples hold latency quantiles since the daemon took over the mount, and no histogram. So
+//! quantiles cannot cover the interval, and their labels say "since mount".
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,72 +20,72 @@ use crate::replicas::health::HealthState;
 use crate::status::ReplicaStatus;
 use crate::volume::path_serde;
 
-/// A volume at work.
+/// The activity of a volume in one interval.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct View {
-    /// Its name.
+    /// The volume's name.
     pub(super) volume: String,
     /// Where it is mounted.
     #[serde(serialize_with = "path_serde::serialize")]
     pub(super) mount_point: PathBuf,
     /// fanfs's version.
     pub(super) version: String,
-    /// The daemon.
+    /// The daemon's process ID.
     pub(super) pid: u32,
-    /// Seconds since it was mounted.
+    /// Seconds since this daemon began to serve the mount.
     pub(super) uptime_s: u64,
-    /// Seconds that rates are means over.
+    /// The interval that the rates cover, seconds.
     pub(super) seconds: f64,
-    /// The volume as a whole.
+    /// The totals of the volume.
     pub(super) total: Total,
     /// In configuration order.
     pub(super) replicas: Vec<ReplicaRow>,
-    /// Files that were read, those read fastest first.
+    /// The files that were read, highest rate first.
     pub(super) files: Vec<FileRow>,
-    /// Processes that read, those that read fastest first.
+    /// The processes that read, highest rate first.
     pub(super) readers: Vec<ReaderRow>,
 }
 
-/// The volume as a whole.
+/// The totals of a volume.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Total {
-    /// Bytes a second that applications were given.
+    /// Bytes per second delivered to applications.
     pub(super) bytes_per_second: u64,
-    /// Reads a second that were answered.
+    /// Application reads per second answered with data.
     pub(super) reads_per_second: f64,
-    /// Bytes of a read, on average.
+    /// Mean size of these reads, bytes.
     pub(super) block: u64,
-    /// Part of the reads that found all bytes in the daemon's memory, 0 to 1.
+    /// Fraction of the reads that found all their bytes in the daemon's memory, 0 to 1.
     pub(super) hit_ratio: f64,
-    /// Median time that a read waited for, since the mount, microseconds.
+    /// Median latency of application reads since mount, microseconds.
     pub(super) p50_us: u64,
-    /// 99 % of them.
+    /// The 99 % quantile of the same.
     pub(super) p99_us: u64,
-    /// Reads a second that failed.
+    /// Application reads per second that failed.
     pub(super) errors_per_second: f64,
-    /// Metadata calls a second.
+    /// Metadata calls per second.
     pub(super) metadata_per_second: f64,
-    /// Bytes a second that applications wrote.
+    /// Bytes per second that applications wrote.
     pub(super) written_per_second: u64,
-    /// Bytes a second that replicas delivered.
+    /// Bytes per second that replicas delivered.
     pub(super) delivered_per_second: u64,
-    /// Segments a second that were asked of a second replica because they were late.
+    /// Segments per second sent to a second replica because the first one was late.
     pub(super) hedges_per_second: f64,
-    /// Part of them that came first, 0 to 1.
+    /// Fraction of the completed hedges that delivered the segment first, 0 to 1.
     pub(super) hedges_won_ratio: f64,
-    /// Segments a second that were asked of a second replica because the first failed.
+    /// Segments per second sent to a second replica because the first one failed.
     pub(super) retries_per_second: f64,
-    /// Part of what was delivered that had come already, 0 to 1.
+    /// Fraction of the delivered bytes that another replica had already delivered, 0 to 1.
     pub(super) wasted_ratio: f64,
     /// Segments in flight.
     pub(super) segments_in_flight: usize,
-    /// Segments that wait for a replica.
+    /// Segments that are waiting for a replica.
     pub(super) segments_waiting: usize,
-    /// Reads that wait.
+    /// Application reads that are not yet answered.
     pub(super) requests: usize,
-    /// Metadata calls that wait.
+    /// Metadata calls that are not yet answered.
     pub(super) calls: usize,
-    /// Files and directories that are open.
+    /// Open files and directories.
     pub(super) handles: usize,
     /// Bytes of the buffer budget in use.
     pub(super) buffer_used: u64,
@@ -90,38 +93,38 @@ pub(super) struct Total {
     pub(super) buffer_budget: u64,
 }
 
-/// One replica.
+/// The activity of one replica.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ReplicaRow {
     /// Its name.
     pub(super) name: String,
     /// Its gateway's node.
     pub(super) node: String,
-    /// Whether it is asked.
+    /// Its health.
     pub(super) health: HealthState,
-    /// For how long it is in that state, seconds.
+    /// How long it has been in that state, seconds.
     pub(super) health_s: u64,
-    /// Bytes a second that it delivered.
+    /// Bytes per second that it delivered.
     pub(super) bytes_per_second: u64,
-    /// Its part of all that was delivered, 0 to 1.
+    /// Its fraction of the bytes that all replicas delivered, 0 to 1.
     pub(super) share: f64,
-    /// The rate that the scheduler expects of it, bytes a second.
+    /// The bandwidth that the scheduler estimates for it, bytes per second.
     pub(super) expected: u64,
-    /// What it delivered of that, 0 to 1 and sometimes a little more.
+    /// Its delivered rate divided by that estimate; it can exceed 1.
     pub(super) load: f64,
     /// Bytes in flight.
     pub(super) in_flight: u64,
-    /// Most bytes in flight.
+    /// The limit of bytes in flight.
     pub(super) in_flight_cap: u64,
-    /// Median time of a read since the mount, microseconds.
+    /// Median latency of its reads since mount, microseconds.
     pub(super) p50_us: u64,
-    /// 99 % of them.
+    /// The 99 % quantile of the same.
     pub(super) p99_us: u64,
-    /// Calls a second that failed.
+    /// Calls per second that failed through the replica's fault.
     pub(super) errors_per_second: f64,
-    /// Segments a second that were late.
+    /// Reads per second that were hedged because the replica was late.
     pub(super) late_per_second: f64,
-    /// Threads that hang in it.
+    /// Hung threads: inside one call for longer than an attempt may take.
     pub(super) stuck: usize,
 }
 
@@ -130,33 +133,33 @@ pub(super) struct ReplicaRow {
 pub(super) struct FileRow {
     /// Its path in the volume.
     pub(super) path: String,
-    /// Bytes a second that were asked for.
+    /// Bytes per second that its readers requested.
     pub(super) bytes_per_second: u64,
-    /// Reads a second.
+    /// Reads per second.
     pub(super) reads_per_second: f64,
-    /// Handles that it is open by.
+    /// Open handles of these readers.
     pub(super) handles: usize,
-    /// Who reads it, who reads fastest first.
+    /// PID and command of its readers, highest rate first.
     pub(super) readers: Vec<String>,
 }
 
 /// A process that read.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct ReaderRow {
-    /// Its number; 0 for the kernel's own.
+    /// Its process ID; 0 for reads of the kernel itself.
     pub(super) pid: u32,
     /// Its command.
     pub(super) command: String,
-    /// Bytes a second that it asked for.
+    /// Bytes per second that it requested.
     pub(super) bytes_per_second: u64,
-    /// Reads a second.
+    /// Reads per second.
     pub(super) reads_per_second: f64,
-    /// Files that it read.
+    /// The number of files that it read.
     pub(super) files: usize,
 }
 
 impl View {
-    /// What happened from `before` to `now`; `process` knows whose a thread is.
+    /// The activity from `before` to `now`. `process` maps a thread ID to its process.
     pub(super) fn between(
         before: &Sample,
         now: &Sample,
@@ -176,7 +179,7 @@ impl View {
         for row in &mut replicas {
             row.share = ratio(row.bytes_per_second, delivered);
         }
-        // Where either has no files, nothing is known of the reads between them.
+        // If one sample has no file list, the reads of each file are unknown.
         let files = before.files.as_deref().zip(now.files.as_deref()).filter(|_| is_same);
         let reads = files.map_or_else(Vec::new, |(was, is)| reads_between(was, is, seconds));
         let ActivityRows { files, readers } = ActivityRows::new(&reads, seconds, process);
@@ -203,7 +206,7 @@ fn total_row(before: &Sample, now: &Sample, seconds: f64, delivered: u64) -> Tot
     let was = &before.status.counters;
     let is = &now.status.counters;
     let gauges = &now.status.gauges;
-    // A new daemon has counted from zero: that is no difference either.
+    // A new daemon counts from zero: a smaller value is no difference.
     let since = |was: u64, is: u64| is.saturating_sub(was);
     let per_second = |was: u64, is: u64| since(was, is) as f64 / seconds;
     let bytes = since(was.bytes_delivered, is.bytes_delivered);
@@ -241,7 +244,7 @@ fn replica_row(was: Option<&ReplicaStatus>, is: &ReplicaStatus, seconds: f64) ->
         was.map_or(0.0, |was| of(is).saturating_sub(of(was)) as f64 / seconds)
     };
     let bytes = since(|replica| replica.counters.bytes);
-    // Where it delivers both kinds, what is expected lies between the two.
+    // The estimate for a mix of local and remote chunks lies between the two rates.
     let expected = is.rate.max(is.rate_remote);
     ReplicaRow {
         name: is.name.clone(),
@@ -262,7 +265,7 @@ fn replica_row(was: Option<&ReplicaStatus>, is: &ReplicaStatus, seconds: f64) ->
     }
 }
 
-/// Who reads what, those that read fastest first.
+/// The rows of the files and of the readers, highest rate first.
 struct ActivityRows {
     files: Vec<FileRow>,
     readers: Vec<ReaderRow>,
@@ -277,7 +280,7 @@ struct FileReaders {
 /// What one process read of a file.
 struct ProcessReads {
     bytes: u64,
-    /// Number and command of the process.
+    /// PID and command of the process.
     label: String,
 }
 
@@ -414,7 +417,7 @@ pub(super) mod tests {
         ProcessInfo { pid: thread / 10 * 10, command: "dd".to_owned() }
     }
 
-    /// Two seconds in which n1 delivered 200 bytes and n2 600.
+    /// Two seconds in which n1 delivered 200 MiB and n2 600 MiB.
     pub(in crate::cli::top) fn view() -> View {
         let start = Instant::now();
         let before = sample(start);
@@ -450,7 +453,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn threads_are_their_processes_and_files_know_their_readers() {
+    fn threads_count_for_their_process_and_files_list_their_readers() {
         let view = view();
         assert_eq!(view.files[0].path, "a/large.bam");
         assert_eq!((view.files[0].bytes_per_second, view.files[0].handles), (350 << 20, 1));
@@ -460,7 +463,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_was_not_heard_of_files_has_read_none() {
+    fn without_a_file_list_in_both_samples_no_file_is_shown() {
         let start = Instant::now();
         let mut before = sample(start);
         let mut now = sample(start + Duration::from_secs(1));
@@ -473,7 +476,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn another_daemon_begins_at_nothing() {
+    fn another_daemon_starts_from_zero() {
         let start = Instant::now();
         let mut before = sample(start);
         before.status.replicas[0].counters.bytes = 1 << 40;

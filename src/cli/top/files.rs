@@ -1,25 +1,25 @@
-//! What was read of each file between two samples, and by whom. Pure.
+//! Computes how much each thread read of each file between two samples. Pure.
 //!
-//! A handle is compared with itself, by its number: its last reader and its file's name may
-//! have changed meanwhile. What is closed is a sum for each file and reader,
-//! and has in it what handles had read that were open before.
+//! An open handle is compared with itself, by its number: its last reader and its file's name may
+//! have changed in between. Closed handles are summed for each file and reader. Such a sum includes
+//! the earlier reads of handles that were open in the first sample.
 //!
-//! *Invariant:* what was read before the first sample is not taken for what was read
-//! since, where the samples show that; where they do not, it counts as nothing.
+//! *Invariant:* reads before the first sample never count as reads after it. Where the samples
+//! cannot tell, the reads count as zero.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::control::{FileActivity, MAX_ACTIVE_FILES};
 
-/// What was read of one file by one thread.
+/// The reads of one file by one thread.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FileReads {
     pub(super) path: String,
     pub(super) thread: u32,
     pub(super) bytes: u64,
     pub(super) reads: u64,
-    /// Handles that it is open by.
+    /// Open handles.
     pub(super) handles: usize,
 }
 
@@ -29,11 +29,11 @@ type ReadAmount = (u64, u64);
 /// By file and thread.
 type ReadSums<'a> = BTreeMap<(&'a str, u32), ReadAmount>;
 
-/// How far the daemon's clock readings and ours may lie apart, milliseconds: a sample is
-/// two questions.
+/// The tolerance between the daemon's times and ours, milliseconds: a sample takes two requests,
+/// one after the other.
 const CLOCK_SLACK_MS: u64 = 1000;
 
-/// Differences, by file and thread; the samples are `seconds` apart.
+/// The reads between two samples, by file and thread. The samples are `seconds` apart.
 pub(super) fn reads_between(
     before: &[FileActivity],
     now: &[FileActivity],
@@ -46,7 +46,7 @@ pub(super) fn reads_between(
     for (handle, file) in &is {
         let had = match was.get(handle) {
             Some(was) => (was.bytes, was.reads),
-            // It was left out of a list that was full, with what it had.
+            // The first list was full and omitted this handle, whose reads so far are unknown.
             None if before.len() >= MAX_ACTIVE_FILES && Some(handle) < newest => {
                 (file.bytes, file.reads)
             }
@@ -61,7 +61,7 @@ pub(super) fn reads_between(
     let mut closed = closed_reads_since(before, now, seconds);
     let mut gone: Vec<&FileActivity> =
         was.iter().filter(|(handle, _)| !is.contains_key(*handle)).map(|(_, file)| *file).collect();
-    // The one that fits into the fewest sums comes first.
+    // The largest handle fits into the fewest sums, so it comes first.
     gone.sort_by_key(|file| Reverse(file.bytes));
     for file in gone {
         subtract_closed_handle(&mut closed, file);
@@ -87,7 +87,7 @@ fn by_handle(files: &[FileActivity]) -> BTreeMap<u64, &FileActivity> {
     files.iter().filter_map(|file| Some((file.handle?, file))).collect()
 }
 
-/// By how much sums of what is closed have grown, where anything of them was read.
+/// The growth of the sums of closed handles that were read recently.
 fn closed_reads_since<'a>(
     before: &'a [FileActivity],
     now: &'a [FileActivity],
@@ -111,9 +111,9 @@ fn sum_closed<'a>(files: impl Iterator<Item = &'a FileActivity>) -> ReadSums<'a>
     sums
 }
 
-/// Takes what `gone` had read out of the sum that it has become part of: that of its file
-/// and reader, or else of its file, or, where it was renamed, of its reader; one that has
-/// not grown by so much is none.
+/// Subtracts the earlier reads of the closed handle `gone` from the sum that now includes it. That
+/// is the sum of its file and reader, else of its file, else (after a rename) of its reader. A sum
+/// that grew by less does not include it.
 fn subtract_closed_handle(closed: &mut ReadSums<'_>, gone: &FileActivity) {
     let strangeness = |(path, thread): (&str, u32)| match (path == gone.path, thread == gone.pid) {
         (true, true) => Some(0),
@@ -138,7 +138,7 @@ mod tests {
         FileActivity { path: path.to_owned(), handle, pid, bytes, reads, idle_ms: 0 }
     }
 
-    /// What was read in a second: path, thread, bytes.
+    /// The reads in one second: path, thread, bytes.
     fn read(before: &[FileActivity], now: &[FileActivity]) -> Vec<(String, u32, u64)> {
         let uses = reads_between(before, now, 1.0);
         let read = uses.into_iter().filter(|used| used.bytes > 0);
@@ -152,7 +152,7 @@ mod tests {
     const LONG: u64 = 1 << 40;
 
     #[test]
-    fn a_handle_is_the_same_whoever_reads_and_whatever_it_is_called() {
+    fn a_handle_keeps_its_identity_under_another_reader_or_name() {
         let before = [file("a", Some(1), 41, LONG)];
         assert_eq!(read(&before, &[file("a", Some(1), 42, LONG + 100)]), of("a", 42, 100));
         assert_eq!(read(&before, &[file("b", Some(1), 41, LONG + 100)]), of("b", 41, 100));
@@ -160,15 +160,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_between_two_samples_is_counted_once() {
+    fn reads_of_a_closed_handle_are_counted_once() {
         let before = [file("a", Some(1), 7, LONG), file("a", None, 7, 500)];
         assert_eq!(read(&before, &[file("a", None, 7, LONG + 700)]), of("a", 7, 200));
-        // Another thread had the last word, or the file another name by then.
+        // Another thread read last, or the file was renamed.
         let by_another = [file("a", None, 7, 500), file("a", None, 8, LONG + 70)];
         assert_eq!(read(&before, &by_another), of("a", 8, 70));
         let renamed = [file("a", None, 7, 500), file("b", None, 7, LONG + 70)];
         assert_eq!(read(&before, &renamed), of("b", 7, 70));
-        // Two that are closed and have changed hands.
+        // Two handles are closed, and each changed its reader.
         let before = [file("a", Some(1), 7, 1000), file("a", Some(2), 8, LONG)];
         let now = [file("a", None, 7, LONG + 30), file("a", None, 8, 1010)];
         let all: u64 = read(&before, &now).iter().map(|(_, _, bytes)| bytes).sum();
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_takes_nothing_from_what_is_closed() {
+    fn an_open_handle_subtracts_nothing_from_closed_ones() {
         let before = [file("a", Some(1), 7, 100), file("a", None, 7, 500)];
         let now = [file("a", Some(1), 7, 100), file("a", None, 7, 900)];
         assert_eq!(read(&before, &now), of("a", 7, 400));
     }
 
     #[test]
-    fn what_was_not_told_of_has_no_past_to_show() {
+    fn a_handle_that_a_full_list_omitted_counts_as_zero() {
         let mut before: Vec<_> =
             (0..MAX_ACTIVE_FILES as u64).map(|n| file("others", Some(10 + n), 1, 10)).collect();
         let mut now = before.clone();
@@ -191,11 +191,11 @@ mod tests {
         assert_eq!(read(&before, &now), []);
         now.push(file("new", Some(9999), 7, 100));
         assert_eq!(read(&before, &now), of("new", 7, 100));
-        // Where there was room for it, it had not been read.
+        // The first list had room, so the handle had no reads then.
         before.pop();
         now.retain(|file| file.path != "new");
         assert_eq!(read(&before, &now)[0], ("old".to_owned(), 7, LONG));
-        // Idle for long, and closed now.
+        // Idle for a long time, and closed.
         let idle = FileActivity { idle_ms: 5000, ..file("idle", None, 7, LONG) };
         assert_eq!(read(&[], &[idle]), []);
     }

@@ -1,4 +1,4 @@
-//! What keys do: those of top and htop, where they mean anything here.
+//! The keys. They follow top and htop where the same function exists.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{MAX_INTERVAL, MIN_INTERVAL};
 
-/// What is to be done besides drawing again.
+/// An action to take in addition to a redraw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     None,
     Quit,
-    /// Another volume is looked at.
+    /// Show another volume.
     SwitchVolume,
-    /// The interval is another one.
+    /// Use the new interval.
     SetInterval,
 }
 
-/// What the lower part of the screen shows.
+/// The tables in the lower part of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Panel {
     Both,
@@ -25,7 +25,7 @@ pub(super) enum Panel {
     Readers,
 }
 
-/// By what replicas are ordered.
+/// The sort order of the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SortOrder {
     Configured,
@@ -45,16 +45,16 @@ impl SortOrder {
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Configured => "place",
-            Self::Rate => "rate",
-            Self::Load => "load",
+            Self::Configured => "config",
+            Self::Rate => "MiB/s",
+            Self::Load => "% est.",
             Self::Slowest => "p99",
             Self::Health => "health",
         }
     }
 }
 
-/// What is shown, and how.
+/// The display settings.
 #[derive(Debug)]
 pub(super) struct DisplayState {
     pub(super) interval: Duration,
@@ -62,22 +62,23 @@ pub(super) struct DisplayState {
     pub(super) is_help_shown: bool,
     pub(super) panel: Panel,
     pub(super) order: SortOrder,
-    /// Lines of the replicas, and of the panel, that are above what is seen.
+    /// Rows of the panel above the visible ones.
     pub(super) scroll_offset: usize,
+    /// Rows of the replicas above the visible ones.
     pub(super) replica_scroll_offset: usize,
-    /// Which volume, of how many.
+    /// The index of the volume, below `volume_count`.
     pub(super) volume_index: usize,
     volume_count: usize,
-    /// When it was last drawn.
+    /// The panel's rows at the last redraw.
     panel_rows: PanelRows,
 }
 
-/// Lines of the lower part of the screen.
+/// Row counts of the panel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PanelRows {
-    /// As many as there are.
+    /// All rows.
     pub(super) total: usize,
-    /// As many as there is room for.
+    /// Rows that fit on the screen.
     pub(super) visible: usize,
 }
 
@@ -103,19 +104,19 @@ impl DisplayState {
         }
     }
 
-    /// The panel was drawn with these lines.
+    /// Records the row counts of the last redraw.
     pub(super) fn set_panel_rows(&mut self, rows: PanelRows) {
         self.panel_rows = rows;
         self.scroll_offset = self.scroll_offset.min(rows.max_scroll_offset());
     }
 
-    /// A key was pressed.
+    /// Applies a key press.
     pub(super) fn handle_key(&mut self, key: KeyEvent) -> Action {
         let ctrl = key.modifiers.contains(KeyModifiers::CONTROL);
         let page = self.panel_rows.visible.max(1);
         match key.code {
             KeyCode::Char('c') if ctrl => return Action::Quit,
-            // Anything ends the help, and does nothing else.
+            // Any key closes the help, and does nothing else.
             _ if self.is_help_shown => self.is_help_shown = false,
             KeyCode::Char('q') | KeyCode::F(10) | KeyCode::Esc => return Action::Quit,
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.is_help_shown = true,
@@ -168,25 +169,27 @@ impl DisplayState {
     }
 }
 
-/// What the help says.
+/// The lines of the help.
 pub(super) const HELP: &[(&str, &str)] = &[
-    ("q Esc F10", "end"),
-    ("space", "hold the picture, and go on"),
-    ("+ -", "look less often, more often"),
-    ("s F6", "replicas by place, rate, load, p99, or health"),
+    ("q Esc F10", "quit"),
+    ("space Z", "pause, resume"),
+    ("+ -", "longer, shorter interval"),
+    ("s F6", "sort replicas: config, MiB/s, % est., p99, health"),
     ("f r Tab", "files, readers, or both"),
     ("arrows PgUp PgDn", "scroll files or readers"),
-    ("[ ]", "scroll the replicas"),
-    ("v", "the next volume"),
+    ("[ ]", "scroll replicas"),
+    ("v", "next volume"),
     ("", ""),
-    ("NOW/s", "what the replica delivers"),
-    ("SHARE", "its part of what all deliver"),
-    ("LOAD", "what it delivers of what is expected of it"),
-    ("IN FLIGHT", "asked for and not there yet, of the most allowed"),
-    ("P50 P99", "how long its reads take, since the mount"),
-    ("BAD/s", "failed and late reads"),
-    ("hits", "reads whose bytes were all in the daemon's memory"),
-    ("twice", "delivered a second time: what hedges cost"),
+    ("READ MiB/s", "bytes that the replica delivered"),
+    ("SHARE", "its share of the bytes that all replicas delivered"),
+    ("EST. BW MiB/s", "bandwidth that the scheduler estimates"),
+    ("% OF EST. BW", "READ divided by EST. BW"),
+    ("IN-FLIGHT/LIMIT", "bytes requested and not yet delivered"),
+    ("P50/P99", "latency of its reads since mount"),
+    ("ERR+SLOW/s", "failed calls plus reads hedged because it was slow"),
+    ("HUNG THREADS", "threads stuck inside one call"),
+    ("readahead hits", "reads that found all bytes in the daemon's memory"),
+    ("duplicate reads", "bytes that another replica had already delivered"),
 ];
 
 #[cfg(test)]
@@ -198,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_end_hold_and_switch() {
+    fn keys_quit_pause_and_switch() {
         let mut shown = DisplayState::new(Duration::from_secs(1), 2);
         assert_eq!(press(&mut shown, KeyCode::Char(' ')), Action::None);
         assert!(shown.is_paused);
         assert_eq!(press(&mut shown, KeyCode::Char('v')), Action::SwitchVolume);
         assert_eq!(shown.volume_index, 1);
         assert_eq!(press(&mut shown, KeyCode::Char('?')), Action::None);
-        assert_eq!(press(&mut shown, KeyCode::Char('q')), Action::None, "ends the help first");
+        assert_eq!(press(&mut shown, KeyCode::Char('q')), Action::None, "closes the help first");
         assert_eq!(press(&mut shown, KeyCode::Char('q')), Action::Quit);
         let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(shown.handle_key(ctrl_c), Action::Quit);
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn scrolling_ends_with_the_last_line() {
+    fn scrolling_stops_at_the_last_row() {
         let mut shown = DisplayState::new(Duration::from_secs(1), 1);
         shown.set_panel_rows(PanelRows { total: 10, visible: 4 });
         press(&mut shown, KeyCode::Up);

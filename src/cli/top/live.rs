@@ -1,9 +1,9 @@
 //! `fanfs top` on a terminal.
 //!
-//! One thread asks the daemon in each interval; this one draws and takes keys, so a
-//! daemon that does not answer is seen to be silent, and nothing else stops. The terminal's
-//! own colors are left as they are: what needs to be seen is bold or reversed, which is seen
-//! on light and on dark ones.
+//! A separate thread takes the samples, and this one draws and handles keys. So a daemon that does
+//! not answer blocks neither the display nor the keys, and the title line reports it. The screen
+//! keeps the terminal's own colors. It highlights with bold and reversed text, which is visible on
+//! light and dark backgrounds.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use super::screen::{History, Screen};
 use crate::cli::cancellation::Cancellation;
 use crate::cli::{CommandResult, Failure};
 
-/// How soon a key is answered.
+/// The longest wait for a key before the screen is drawn again.
 const KEY_POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Shows the volumes behind these control sockets, one at a time, until a key ends it.
+/// Shows the volumes behind these control sockets, one at a time, until the user quits.
 pub(super) fn run(
     sockets: Vec<PathBuf>,
     interval: Duration,
@@ -47,7 +47,7 @@ pub(super) fn run(
     shown
 }
 
-/// What the screen shows, and where it comes from.
+/// The displayed data and its source.
 struct LiveScreen {
     sockets: Vec<PathBuf>,
     sampler: Sampler,
@@ -57,7 +57,7 @@ struct LiveScreen {
     display: DisplayState,
     processes: ProcessCache,
     last_answer: Instant,
-    /// What asking the daemon has failed with since then.
+    /// The error of the last sample, if it failed.
     last_error: Option<io::Error>,
 }
 
@@ -90,7 +90,7 @@ impl LiveScreen {
         self.display.set_panel_rows(rows);
     }
 
-    /// Waits a little for a key, and takes the samples that have come.
+    /// Waits for a key for at most [`KEY_POLL_TIMEOUT`], and applies the samples that have arrived.
     fn handle_input(&mut self) -> io::Result<Action> {
         let mut action = Action::None;
         if event::poll(KEY_POLL_TIMEOUT)?

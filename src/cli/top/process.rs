@@ -1,4 +1,4 @@
-//! Whose numbers the kernel gave: the process of a thread, and its command.
+//! Maps a thread ID, as the kernel reports it, to its process and command.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 /// A process that reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessInfo {
-    /// Its number; the thread's own where the process has ended.
+    /// Its process ID; the thread's ID if the process has ended.
     pub(super) pid: u32,
-    /// Its command, at most 15 bytes of it; empty where it has ended.
+    /// Its command, at most 15 bytes; empty if the process has ended.
     pub(super) command: String,
 }
 
-/// What is known of processes. Numbers are used again, so it is not kept for long.
+/// A cache of processes. The kernel reuses IDs, so entries expire.
 #[derive(Default)]
 pub(super) struct ProcessCache {
     entries: HashMap<u32, (ProcessInfo, Instant)>,
 }
 
-/// How long a number is taken to stand for the same process.
+/// How long an entry is used.
 const CACHE_TTL: Duration = Duration::from_secs(10);
 
 impl ProcessCache {
@@ -34,7 +34,7 @@ impl ProcessCache {
 }
 
 fn read_process(thread: u32) -> ProcessInfo {
-    // Neither file makes the kernel wait for the process, whatever that one waits for.
+    // Reading these files never blocks, even if the process itself is blocked.
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_its_processs() {
+    fn a_thread_maps_to_its_process() {
         let me = std::process::id();
         let thread = rustix::thread::gettid().as_raw_pid() as u32;
         let found = ProcessCache::default().lookup(thread);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_keeps_its_number() {
+    fn an_ended_process_keeps_its_id() {
         let gone = ProcessCache::default().lookup(u32::MAX - 1);
         assert_eq!(gone, ProcessInfo { pid: u32::MAX - 1, command: String::new() });
     }

@@ -1,4 +1,4 @@
-//! What a daemon says of itself at one moment.
+//! The state of a daemon at one moment.
 
 use std::io;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::time::Instant;
 use crate::control::{self, FileActivity};
 use crate::status::Status;
 
-/// A daemon's status, and the files that are read.
+/// A daemon's status and its most recently read files.
 pub(super) struct Sample {
     pub(super) taken_at: Instant,
     pub(super) status: Status,
-    /// None of a daemon that does not know the request.
+    /// `None` if the daemon does not support the request.
     pub(super) files: Option<Vec<FileActivity>>,
 }
 
@@ -19,11 +19,11 @@ impl Sample {
     /// Asks the daemon that listens at `socket`.
     ///
     /// # Errors
-    /// No daemon listens, or it does not answer.
+    /// If no daemon listens, or it does not answer.
     pub(super) fn take(socket: &Path) -> io::Result<Self> {
         let status = control::query_status(socket)?;
         let at = Instant::now();
-        // A daemon older than the request refuses it.
+        // An older daemon refuses this request.
         let files = control::query_file_activity(socket).ok();
         Ok(Self { taken_at: at, status, files })
     }

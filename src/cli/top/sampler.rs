@@ -1,4 +1,4 @@
-//! Asking the daemon in each interval, on a thread of its own.
+//! Takes a sample in each interval, on a separate thread.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::sample::Sample;
 
-/// The thread that asks.
+/// The sampling thread.
 pub(super) struct Sampler {
     results: Receiver<io::Result<Sample>>,
     interval: Arc<AtomicU64>,
@@ -20,7 +20,8 @@ impl Sampler {
         let (sender, results) = channel();
         let interval = Arc::new(AtomicU64::new(interval.as_millis() as u64));
         let thread_interval = Arc::downgrade(&interval);
-        // The thread may be inside a call that takes long: it ends by itself.
+        // Nothing joins the thread, which may be inside a long call. It ends after `Sampler` is
+        // dropped.
         std::thread::spawn(move || sample_loop(&socket, &thread_interval, &sender));
         Self { results, interval }
     }
@@ -29,13 +30,13 @@ impl Sampler {
         self.interval.store(interval.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// The next sample, or why there is none, if either has come.
+    /// The next sample or error, if one has arrived.
     pub(super) fn try_recv(&self) -> Option<io::Result<Sample>> {
         self.results.try_recv().ok()
     }
 }
 
-/// Asks in each interval, until the [`Sampler`] is dropped.
+/// Takes samples until the [`Sampler`] is dropped.
 fn sample_loop(socket: &Path, interval: &Weak<AtomicU64>, sender: &Sender<io::Result<Sample>>) {
     loop {
         let begun = Instant::now();

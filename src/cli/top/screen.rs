@@ -1,4 +1,7 @@
-//! The picture: lines for a width and a height, drawn or printed.
+//! The screen: lines of text for a width and a height, drawn or printed.
+//!
+//! Line breaks depend on the size of the screen and on the numbers of replicas, files and readers,
+//! not on the values. So labels stay in their places between two redraws.
 
 mod columns;
 
@@ -13,27 +16,34 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
-use super::delta::{FileRow, ReaderRow, ReplicaRow, View};
+use super::delta::{FileRow, ReaderRow, ReplicaRow, Total, View};
 use super::keys::{DisplayState, HELP, Panel, PanelRows, SortOrder};
 use crate::cli::{color, printable};
 use crate::format::{
-    format_bytes, format_bytes_short, format_frequency, format_micros_short, format_percent,
-    format_percent_precise,
+    format_bytes, format_count, format_frequency, format_mib_rate, format_micros_short,
+    format_percent, format_percent_precise,
 };
 use crate::replicas::health::HealthState;
-use columns::{Column, pad_to_column, truncate};
+use columns::{Column, format_mib, pad_to_column, truncate};
 
-/// Fewer columns are too few to say anything.
+/// The smallest screen that is drawn.
 pub(super) const MIN_WIDTH: u16 = 60;
 const MIN_HEIGHT: u16 = 10;
 
-/// Points of the past that are kept: the widest terminals' columns.
+/// On a lower screen each total takes one line, and its less important part is left out.
+const MIN_TALL_HEIGHT: u16 = 20;
+
+/// On a screen of this width each total takes one line: 27 columns for its label and its value, and
+/// two parts of at most 51 columns.
+const MIN_WIDE_WIDTH: usize = 130;
+
+/// The bandwidths kept for each replica: at most one for each column of the widest terminals.
 const HISTORY_LENGTH: usize = 512;
 
-/// Files, and readers, that `--once` prints.
+/// The most files, and the most readers, that `--once` prints.
 const MAX_PRINTED_ROWS: usize = 10;
 
-/// What replicas delivered, interval by interval.
+/// The bandwidth of each replica in the last intervals.
 #[derive(Default)]
 pub(super) struct History(HashMap<String, VecDeque<u64>>);
 
@@ -48,7 +58,8 @@ impl History {
         }
     }
 
-    /// The last `width` points, of `most` at most, as blocks of eight heights.
+    /// The last `width` intervals as bars. A full bar is `most`, or the highest value if that is
+    /// larger.
     fn sparkline(&self, name: &str, most: u64, width: usize) -> String {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let Some(past) = self.0.get(name) else { return String::new() };
@@ -61,13 +72,14 @@ impl History {
     }
 }
 
-/// Everything that the picture depends on.
+/// Everything that the screen depends on.
 pub(super) struct Screen<'a> {
     pub(super) view: Option<&'a View>,
     pub(super) history: &'a History,
     pub(super) display: &'a DisplayState,
-    /// For how long the daemon has not answered, and why.
+    /// Time since the daemon's last answer.
     pub(super) silent_for: Duration,
+    /// The error of the last sample, if it failed.
     pub(super) last_error: Option<&'a io::Error>,
 }
 
@@ -78,28 +90,30 @@ struct DrawnPanel {
 }
 
 impl Screen<'_> {
-    /// Draws it; returns the lines of the lower part.
+    /// Draws the screen; returns the row counts of the lower part.
     pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) -> PanelRows {
         if area.width < MIN_WIDTH || area.height < MIN_HEIGHT {
-            let text = format!("too small: {MIN_WIDTH} columns and {MIN_HEIGHT} lines are needed");
+            let text = format!("terminal too small: needs {MIN_WIDTH}x{MIN_HEIGHT}");
             Paragraph::new(text).render(area, buffer);
             return PanelRows::default();
         }
         let Some(view) = self.view else {
             let text = match self.last_error {
                 Some(error) => format!("the daemon does not answer: {error}"),
-                None => "looking ...".to_owned(),
+                None => "waiting for the first interval ...".to_owned(),
             };
             Paragraph::new(text).render(area, buffer);
             return PanelRows::default();
         };
         let width = usize::from(area.width);
+        let is_tall = area.height >= MIN_TALL_HEIGHT;
         let mut lines = vec![self.title_line(view, width)];
-        lines.extend(total_lines(view, width));
-        lines.push(Line::default());
-        let replicas = self.replica_lines(view, width, usize::from(area.height));
-        lines.extend(replicas);
-        lines.push(Line::default());
+        lines.extend(total_lines(view, width, is_tall));
+        if is_tall {
+            lines.push(Line::default());
+        }
+        let left = usize::from(area.height).saturating_sub(lines.len() + 1);
+        lines.extend(self.replica_lines(view, width, left));
         let left = usize::from(area.height).saturating_sub(lines.len() + 1);
         let panel = self.panel(view, width, left);
         lines.extend(panel.lines);
@@ -127,7 +141,7 @@ impl Screen<'_> {
             (Some(_), ..) | (_, true, _) => {
                 format!("NO ANSWER for {} s", self.silent_for.as_secs())
             }
-            (.., true) => "HELD".to_owned(),
+            (.., true) => "PAUSED".to_owned(),
             _ => format!("up {}", up.join(" ")),
         };
         let right = format!("{state}  pid {}  fanfs {}", view.pid, view.version);
@@ -136,30 +150,51 @@ impl Screen<'_> {
         Line::styled(text, Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD))
     }
 
-    fn replica_lines(&self, view: &View, width: usize, height: usize) -> Vec<Line<'static>> {
+    /// The replicas' table, and a line below it. `left` is the number of lines for this table and
+    /// for the panel.
+    fn replica_lines(&self, view: &View, width: usize, left: usize) -> Vec<Line<'static>> {
         let names = view.replicas.iter().map(|row| row.name.chars().count());
         let columns = columns::visible_columns(names.max().unwrap_or(0), width);
         let taken: usize = columns.iter().map(|column| column.width + 1).sum();
         let past = width.saturating_sub(taken);
-        let every = humantime::format_duration(self.display.interval).to_string();
-        let mut title = columns::titles(&columns);
+        let [mut above, mut title] = columns::titles(&columns);
         if past >= columns::MIN_HISTORY_WIDTH {
-            title.push_str(&truncate(&format!("{} x {every}", past - 1), past));
+            let every = self.display.interval.as_secs_f64();
+            above.push_str("HISTORY");
+            title.push_str(&truncate(&format!("({} x {every}s)", past - 1), past));
         }
-        let mut lines = vec![heading(title, width)];
+        let above = Line::styled(above, Style::new().add_modifier(Modifier::BOLD));
+        let mut lines = vec![above, heading(title, width)];
         let mut rows: Vec<&ReplicaRow> = view.replicas.iter().collect();
         sort_replicas(&mut rows, self.display.order);
-        // Half of what there is, for many of them.
-        let most = (height.saturating_sub(8) / 2).max(3);
-        let above = self.display.replica_scroll_offset.min(rows.len().saturating_sub(most));
-        for row in rows.iter().skip(above).take(most) {
+        // The replicas get half of the lines, and those that the panel does not need.
+        let left = left.saturating_sub(lines.len() + 1);
+        let most = (left / 2).max(left.saturating_sub(self.panel_height(view))).max(3);
+        let from = self.display.replica_scroll_offset.min(rows.len().saturating_sub(most));
+        for row in rows.iter().skip(from).take(most) {
             let mut line = replica_line(row, &columns);
             if past >= columns::MIN_HISTORY_WIDTH {
                 line.push_span(self.history.sparkline(&row.name, row.expected, past - 1));
             }
             lines.push(line);
         }
+        let hidden = range_title(" replicas", rows.len(), from, most);
+        lines.push(match rows.len() > most {
+            true => Line::raw(format!("{hidden}; [ ] scroll")),
+            false => Line::default(),
+        });
         lines
+    }
+
+    /// The lines that the panel takes if it shows all its rows.
+    fn panel_height(&self, view: &View) -> usize {
+        let files = view.files.len().max(1) + 1;
+        let readers = view.readers.len() + 1;
+        match self.display.panel {
+            Panel::Files => files,
+            Panel::Readers => readers,
+            Panel::Both => files + 1 + readers,
+        }
     }
 
     fn panel(&self, view: &View, width: usize, left: usize) -> DrawnPanel {
@@ -179,10 +214,10 @@ impl Screen<'_> {
             Panel::Both => {
                 // Two headings and a blank line.
                 let seen = left.saturating_sub(3);
-                let below = readers.clamp(1, (seen / 2).max(1));
+                let spare = seen.saturating_sub(files.max(1));
+                let below = readers.clamp(1, (seen / 2).max(spare).max(1));
                 let above = seen.saturating_sub(below);
                 let mut lines = file_lines(&view.files, width, scrolled, above);
-                lines.resize(above + 1, Line::default());
                 lines.push(Line::default());
                 lines.extend(reader_lines(&view.readers, width, 0, below));
                 DrawnPanel { lines, rows: PanelRows { total: files, visible: above } }
@@ -191,10 +226,10 @@ impl Screen<'_> {
     }
 
     fn footer_line(&self) -> Line<'static> {
-        let every = humantime::format_duration(self.display.interval);
+        let every = self.display.interval.as_secs_f64();
         let order = self.display.order.name();
         Line::raw(format!(
-            " q end  ? help  space hold  tab files/readers  s by {order}  +- every {every}"
+            " q quit  ? help  space pause  tab files/readers  s sort: {order}  +- every {every}s"
         ))
     }
 }
@@ -204,52 +239,100 @@ fn heading(text: String, width: usize) -> Line<'static> {
     Line::styled(format!("{text:<width$}"), style)
 }
 
-fn total_lines(view: &View, width: usize) -> Vec<Line<'static>> {
-    let total = &view.total;
-    let mut given = format!(
-        "given   {:>10}/s  {} reads/s of {}, hits {}, p50 {}, p99 {}",
-        format_bytes(total.bytes_per_second),
-        format_frequency(total.reads_per_second),
-        format_bytes_short(total.block),
-        format_percent(total.hit_ratio),
-        format_micros_short(total.p50_us),
-        format_micros_short(total.p99_us)
-    );
-    if total.errors_per_second > 0.0 {
-        given.push_str(&format!(", FAILED {}/s", format_frequency(total.errors_per_second)));
-    }
-    if total.written_per_second > 0 {
-        given.push_str(&format!(", written {}/s", format_bytes_short(total.written_per_second)));
-    }
-    let from = format!(
-        "brought {:>10}/s  hedges {}/s ({} won), retries {}/s, twice {}",
-        format_bytes(total.delivered_per_second),
-        format_frequency(total.hedges_per_second),
-        format_percent(total.hedges_won_ratio),
-        format_frequency(total.retries_per_second),
-        format_percent_precise(total.wasted_ratio)
-    );
-    let now = format!(
-        "now     {:>10} open  waiting: {} reads, {} calls, {} segments; {} in flight",
-        total.handles,
-        total.requests,
-        total.calls,
-        total.segments_waiting,
-        total.segments_in_flight
-    );
-    let used = total.buffer_used as f64 / total.buffer_budget.max(1) as f64;
-    let memory = format!(
-        "memory  {:>10} of {}  [{}]  {} metadata calls/s",
-        format_bytes(total.buffer_used),
-        format_bytes(total.buffer_budget),
-        columns::gauge_bar(used, 20),
-        format_frequency(total.metadata_per_second)
-    );
-    let line = |text: String| Line::raw(truncate(&text, width));
-    vec![line(given), line(from), line(now), line(memory)]
+/// A label, its value, and more values in two parts.
+struct TotalLine {
+    label: &'static str,
+    value: String,
+    first: String,
+    /// The less important part.
+    second: String,
 }
 
-/// The style of a state of health: bold and reversed are seen on any ground.
+impl TotalLine {
+    fn lines(&self, width: usize, is_tall: bool) -> Vec<Line<'static>> {
+        let Self { label, value, first, second } = self;
+        let line = format!("{label:<12} {value:>12}  {first}");
+        let lines = match second.is_empty() {
+            false if width >= MIN_WIDE_WIDTH => vec![format!("{line}, {second}")],
+            false if is_tall => vec![line, format!("{:27}{second}", "")],
+            _ => vec![line],
+        };
+        lines.iter().map(|line| Line::raw(truncate(line, width))).collect()
+    }
+}
+
+fn total_lines(view: &View, width: usize, is_tall: bool) -> Vec<Line<'static>> {
+    let total = &view.total;
+    let queue = TotalLine {
+        label: "queue",
+        value: format_count(total.requests as u64, "read"),
+        first: format!(
+            "{}, {}, {} in flight",
+            format_count(total.calls as u64, "metadata call"),
+            format_count(total.segments_waiting as u64, "segment"),
+            total.segments_in_flight
+        ),
+        second: String::new(),
+    };
+    let used = total.buffer_used as f64 / total.buffer_budget.max(1) as f64;
+    let buffers = TotalLine {
+        label: "buffers",
+        value: format_bytes(total.buffer_used),
+        first: format!(
+            "of {} [{}], {}",
+            format_bytes(total.buffer_budget),
+            columns::gauge_bar(used, 20),
+            format_count(total.handles as u64, "open handle")
+        ),
+        second: String::new(),
+    };
+    let all = [app_read_line(total), replica_read_line(total), queue, buffers];
+    all.iter().flat_map(|line| line.lines(width, is_tall)).collect()
+}
+
+fn app_read_line(total: &Total) -> TotalLine {
+    let mut first = format!(
+        "{} reads/s, average {}, readahead hits {}",
+        format_frequency(total.reads_per_second),
+        format_bytes(total.block),
+        format_percent(total.hit_ratio)
+    );
+    if total.errors_per_second > 0.0 {
+        first.insert_str(0, &format!("ERRORS {}/s, ", format_frequency(total.errors_per_second)));
+    }
+    TotalLine {
+        label: "app read",
+        value: format_mib_rate(total.bytes_per_second as f64),
+        first,
+        second: format!(
+            "p50 {}, p99 {} since mount, metadata {}/s",
+            format_micros_short(total.p50_us),
+            format_micros_short(total.p99_us),
+            format_frequency(total.metadata_per_second)
+        ),
+    }
+}
+
+fn replica_read_line(total: &Total) -> TotalLine {
+    let mut second = format!("duplicate reads {}", format_percent_precise(total.wasted_ratio));
+    if total.written_per_second > 0 {
+        let rate = format_mib_rate(total.written_per_second as f64);
+        second.push_str(&format!(", app write {rate}"));
+    }
+    TotalLine {
+        label: "replica read",
+        value: format_mib_rate(total.delivered_per_second as f64),
+        first: format!(
+            "hedged reads {}/s ({} answered first), retries {}/s",
+            format_frequency(total.hedges_per_second),
+            format_percent(total.hedges_won_ratio),
+            format_frequency(total.retries_per_second)
+        ),
+        second,
+    }
+}
+
+/// The style of a health state. Bold and reversed text is visible on any background.
 fn health_style(health: HealthState) -> Style {
     let style = match health {
         HealthState::Healthy => return Style::new(),
@@ -293,35 +376,36 @@ fn sort_replicas(rows: &mut [&ReplicaRow], order: SortOrder) {
     }
 }
 
-/// How many of all are seen, where not all are.
-fn range_title(what: &str, count: usize, from: usize, seen: usize) -> String {
+/// The title of a table, with the range of the visible rows if some are hidden.
+fn range_title(title: &str, count: usize, from: usize, seen: usize) -> String {
     if count <= seen {
-        return what.to_owned();
+        return title.to_owned();
     }
-    format!("{what} {}-{} of {count}", from + 1, (from + seen).min(count))
+    format!("{title} {}-{} of {count}", from + 1, (from + seen).min(count))
 }
 
 fn file_lines(files: &[FileRow], width: usize, from: usize, seen: usize) -> Vec<Line<'static>> {
     let readers = (width / 4).clamp(16, 40);
-    let path = width.saturating_sub(readers + 2 * 9 + 6);
+    let path = width.saturating_sub(readers + 11 + 9 + 5 + 2);
     let title = range_title("FILES", files.len(), from, seen);
     let title = truncate(&title, path);
     let mut lines = vec![heading(
-        format!("{title:<path$} {:>8} {:>8} {:>4}  READERS", "NOW/s", "READS/s", "OPEN"),
+        format!("{title:<path$} {:>10} {:>8} {:>4}  READERS", "READ MiB/s", "READS/s", "OPEN"),
         width,
     )];
     for file in files.iter().skip(from).take(seen) {
         lines.push(Line::raw(format!(
-            "{:<path$} {:>8} {:>8} {:>4}  {}",
+            "{:<path$} {:>10} {:>8} {:>4}  {}",
             columns::truncate_path(&file.path, path),
-            format_bytes_short(file.bytes_per_second),
+            format_mib(file.bytes_per_second),
             format_frequency(file.reads_per_second),
             file.handles,
             truncate(&file.readers.join(", "), readers)
         )));
     }
     if files.is_empty() && seen > 0 {
-        lines.push(Line::raw("(no file is read; what the page cache has is not seen here)"));
+        let text = "(no reads reached fanfs; it does not see reads from the page cache)";
+        lines.push(Line::raw(truncate(text, width)));
     }
     lines
 }
@@ -332,15 +416,18 @@ fn reader_lines(
     from: usize,
     seen: usize,
 ) -> Vec<Line<'static>> {
-    let title = range_title("READERS", readers.len(), from, seen);
-    let title = format!("{title:<27} {:>8} {:>8} {:>6}", "NOW/s", "READS/s", "FILES");
-    let mut lines = vec![heading(title, width)];
+    let title = format!(
+        "READERS {:>8} {:<15} {:>10} {:>8} {:>6}",
+        "PID", "COMMAND", "READ MiB/s", "READS/s", "FILES"
+    );
+    let title = range_title(&title, readers.len(), from, seen);
+    let mut lines = vec![heading(truncate(&title, width), width)];
     for reader in readers.iter().skip(from).take(seen) {
         lines.push(Line::raw(format!(
-            "{:>10} {:<16} {:>8} {:>8} {:>6}",
+            "{:>16} {:<15} {:>10} {:>8} {:>6}",
             reader.pid,
-            truncate(&reader.command, 16),
-            format_bytes_short(reader.bytes_per_second),
+            truncate(&reader.command, 15),
+            format_mib(reader.bytes_per_second),
             format_frequency(reader.reads_per_second),
             reader.files
         )));
@@ -351,14 +438,14 @@ fn reader_lines(
 fn draw_help(area: Rect, buffer: &mut Buffer) {
     let lines: Vec<Line<'_>> = HELP
         .iter()
-        .map(|(key, what)| {
+        .map(|(key, text)| {
             Line::from(vec![
                 Span::styled(format!(" {key:<17}"), Style::new().add_modifier(Modifier::BOLD)),
-                Span::raw(*what),
+                Span::raw(*text),
             ])
         })
         .collect();
-    let width = area.width.min(72);
+    let width = area.width.min(78);
     let height = area.height.min(lines.len() as u16 + 2);
     let at = Rect {
         x: area.x + (area.width - width) / 2,
@@ -367,11 +454,11 @@ fn draw_help(area: Rect, buffer: &mut Buffer) {
         height,
     };
     Clear.render(at, buffer);
-    let block = Block::bordered().title(" fanfs top: keys and columns; any key goes back ");
+    let block = Block::bordered().title(" fanfs top: keys and columns; any key closes ");
     Paragraph::new(lines).block(block).render(at, buffer);
 }
 
-/// The same as text.
+/// One interval as text.
 pub(super) fn render_text(view: &View, width: u16) -> String {
     let width = usize::from(width);
     let screen = Screen {
@@ -382,11 +469,11 @@ pub(super) fn render_text(view: &View, width: u16) -> String {
         last_error: None,
     };
     let mut lines = vec![screen.title_line(view, width)];
-    lines.extend(total_lines(view, width));
+    lines.extend(total_lines(view, width, true));
     lines.push(Line::default());
     let names = view.replicas.iter().map(|row| row.name.chars().count());
     let columns = columns::visible_columns(names.max().unwrap_or(0), width);
-    lines.push(Line::raw(columns::titles(&columns)));
+    lines.extend(columns::titles(&columns).map(Line::raw));
     lines.extend(view.replicas.iter().map(|row| replica_line(row, &columns)));
     lines.push(Line::default());
     lines.extend(file_lines(&view.files, width, 0, MAX_PRINTED_ROWS));

@@ -1,8 +1,8 @@
-//! A trace's lines for people.
+//! Renders a trace as text.
 //!
 //! ```text
-//!     time s    took ms  reader         file  offset+length  from
-//!     1.204118     10.4    41873  /run7.bam  268435456+1048576  n2 10.3 ms
+//!       time s latency ms      PID  file  offset+bytes  replica and wait
+//!     1.204118     10.400    41873  /run7.bam  268435456+1048576  n2 10.3 ms
 //! ```
 
 use std::collections::HashMap;
@@ -13,22 +13,21 @@ use crate::telemetry::trace::{
     AttemptEnd, DropRecord, ReadPart, ReadRecord, SegmentRecord, TraceLine,
 };
 
-/// Remembers what files are called.
+/// Renders lines; keeps the paths of files, which later lines name by number.
 pub(super) struct TraceRenderer {
     shows_segments: bool,
     file_paths: HashMap<u64, String>,
 }
 
-/// The names of the columns.
-const HEADER: &str =
-    "      time s    took ms   reader  file  offset+length  where it came from, and when";
+/// The column titles.
+const HEADER: &str = "      time s latency ms      PID  file  offset+bytes  replica and wait";
 
 impl TraceRenderer {
     pub(super) fn new(segments: bool) -> Self {
         Self { shows_segments: segments, file_paths: HashMap::new() }
     }
 
-    /// A line of text, if it makes one.
+    /// The text of a line, if it is shown.
     pub(super) fn render_line(&mut self, line: &TraceLine) -> Option<String> {
         match line {
             TraceLine::Start { volume, mount_point, replicas, .. } => Some(format!(
@@ -49,7 +48,7 @@ impl TraceRenderer {
             }
             TraceLine::Unknown => None,
             TraceLine::Lost { lines } => {
-                Some(format!("   ... {lines} lines were left out: this terminal is too slow"))
+                Some(format!("   ... {lines} events dropped: the trace was read too slowly"))
             }
         }
     }
@@ -86,11 +85,11 @@ impl TraceRenderer {
             segment.length,
             segment.replica
         );
-        let flags = [(segment.ahead, " ahead"), (segment.hedge, " hedge")];
+        let flags = [(segment.ahead, " readahead"), (segment.hedge, " hedged")];
         flags.iter().filter(|(is, _)| *is).for_each(|(_, word)| text.push_str(word));
         match segment.end {
             AttemptEnd::Delivered => {}
-            AttemptEnd::Wasted => text.push_str(" wasted"),
+            AttemptEnd::Wasted => text.push_str(" duplicate"),
             AttemptEnd::Failed => {
                 let _ = write!(text, " failed: {}", segment.error.as_deref().unwrap_or("?"));
             }
@@ -100,7 +99,7 @@ impl TraceRenderer {
 
     fn render_dropped(&self, dropped: &DropRecord) -> String {
         format!(
-            "{:>12.6} {:>10}  dropped  {}  {}+{}  {} {} bytes unread",
+            "{:>12.6} {:>10}  dropped  {}  {}+{}  {} {} bytes unused",
             dropped.t_us as f64 / 1e6,
             "-",
             self.file_path(dropped.file),
@@ -116,11 +115,11 @@ fn to_ms(us: u64) -> f64 {
     us as f64 / 1e3
 }
 
-/// "n2 10.3 ms", "n2 in memory", "missing".
+/// "n2 10.3 ms", "n2 readahead hit", "missing".
 fn format_part(part: &ReadPart) -> String {
     match &part.replica {
         None => "missing".to_owned(),
-        Some(replica) if part.waited_us == 0 => format!("{replica} in memory"),
+        Some(replica) if part.waited_us == 0 => format!("{replica} readahead hit"),
         Some(replica) => format!("{replica} {:.1} ms", to_ms(part.waited_us)),
     }
 }
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_do_not_steer_the_terminal() {
+    fn control_characters_of_names_are_escaped() {
         let mut show = TraceRenderer::new(true);
         let start = TraceLine::Start {
             format: 1,
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_says_where_its_bytes_came_from() {
+    fn a_read_shows_the_replica_of_each_part() {
         let mut show = TraceRenderer::new(false);
         let file = TraceLine::File { file: 4, path: "/a b".to_owned(), size: 10 };
         assert_eq!(show.render_line(&file), None);
@@ -189,6 +188,6 @@ mod tests {
         });
         let text = show.render_line(&read).unwrap();
         assert!(text.contains("1.500000      2.500       77  /a b  5+10  error: late; "), "{text}");
-        assert!(text.ends_with("n1 in memory, n2 2.4 ms, missing"), "{text}");
+        assert!(text.ends_with("n1 readahead hit, n2 2.4 ms, missing"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a trace came to.
+//! The totals of a trace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fmt;
 use hdrhistogram::Histogram;
 
 use super::unread::UnreadSegments;
-use crate::format::format_bytes;
+use crate::format::{format_bytes, format_percent};
 use crate::telemetry::trace::{AttemptEnd, TraceLine};
 
-/// Sums of what was traced.
+/// The totals of a trace.
 pub(super) struct Summary {
     reads: u64,
     errors: u64,
     bytes: u64,
-    /// Bytes of reads that were in memory.
+    /// Bytes of reads that were in memory when requested.
     bytes_in_memory: u64,
     latency: Histogram<u64>,
     replicas: BTreeMap<String, ReplicaTotals>,
@@ -27,7 +27,8 @@ pub(super) struct Summary {
 struct ReplicaTotals {
     segments: u64,
     bytes: u64,
-    /// Bytes that had come already, and readahead that was dropped unread.
+    /// Bytes that another replica had already delivered, and readahead that was dropped before it
+    /// was read.
     wasted: u64,
     failed: u64,
 }
@@ -86,16 +87,16 @@ impl Summary {
             }
             TraceLine::Lost { lines } => {
                 self.lost_lines += lines;
-                // What became of them may be in lines that are missing.
+                // Missing lines may have told whether these segments were read.
                 self.unread.take_unread();
             }
-            // Another daemon has nothing in memory.
+            // Another daemon starts with empty buffers.
             TraceLine::Start { .. } => self.on_daemon_end(),
             TraceLine::File { .. } | TraceLine::Unknown => {}
         }
     }
 
-    /// The daemon has ended; what it had in memory is not read any more.
+    /// Counts the unread segments as wasted: the daemon has exited, and its buffers are gone.
     pub(super) fn on_daemon_end(&mut self) {
         for (replica, bytes) in self.unread.take_unread() {
             self.add_wasted(&replica, bytes);
@@ -110,7 +111,7 @@ impl Summary {
         self.reads
     }
 
-    /// In a few words.
+    /// A short form, for progress.
     pub(super) fn one_line(&self) -> String {
         format!("{} reads, {}", self.reads, format_bytes(self.bytes))
     }
@@ -121,20 +122,21 @@ impl fmt::Display for Summary {
         let ms = |q| self.latency.value_at_quantile(q) as f64 / 1e3;
         writeln!(
             f,
-            "{} reads, {}, {} errors; p50 {:.1} ms, p99 {:.1} ms, longest {:.1} ms; {:.0} % in memory when asked for; {} hedges",
+            "{} app reads, {}, {} errors; p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms; \
+             readahead hits {} of bytes; {} hedged reads",
             self.reads,
             format_bytes(self.bytes),
             self.errors,
             ms(0.5),
             ms(0.99),
             self.latency.max() as f64 / 1e3,
-            100.0 * self.bytes_in_memory as f64 / self.bytes.max(1) as f64,
+            format_percent(self.bytes_in_memory as f64 / self.bytes.max(1) as f64),
             self.hedges
         )?;
         for (name, totals) in &self.replicas {
             writeln!(
                 f,
-                "  {name}: {} segments, {}; wasted {}, failed {}",
+                "  {name}: {} segments, {}; unused {}, errors {}",
                 totals.segments,
                 format_bytes(totals.bytes),
                 format_bytes(totals.wasted),
@@ -142,14 +144,10 @@ impl fmt::Display for Summary {
             )?;
         }
         if self.unread.unread_bytes() > 0 {
-            writeln!(f, "  still in memory, unread: {}", format_bytes(self.unread.unread_bytes()))?;
+            writeln!(f, "  in memory, not yet read: {}", format_bytes(self.unread.unread_bytes()))?;
         }
         if self.lost_lines > 0 {
-            writeln!(
-                f,
-                "  {} lines were left out: they came faster than they were taken",
-                self.lost_lines
-            )?;
+            writeln!(f, "  {} events dropped: the trace was read too slowly", self.lost_lines)?;
         }
         Ok(())
     }
@@ -209,7 +207,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// Bytes wasted, and bytes in memory that were not read.
+    /// Wasted bytes, and unread bytes in memory.
     fn summed(lines: &[TraceLine]) -> (u64, u64) {
         let mut summary = Summary::default();
         lines.iter().for_each(|line| summary.add(line));
@@ -218,15 +216,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_is_in_memory_until_it_is_dropped() {
+    fn unread_bytes_are_in_memory_until_they_are_dropped() {
         assert_eq!(summed(&[segment(0, 7), segment(100, 8)]), (0, 200));
         let read_some = [segment(0, 7), read(0, 30, 7), read(20, 40, 7), read(0, 30, 7)];
         assert_eq!(summed(&read_some), (0, 40));
         assert_eq!(summed(&[&read_some[..], &[dropped(0, 40, 7)]].concat()), (40, 0));
         assert_eq!(summed(&[segment(0, 7), read(0, 100, 7)]), (0, 0));
-        // A read's line may come first, where the segment arrives at that moment.
+        // A read's line comes first if the segment arrives at the same moment.
         assert_eq!(summed(&[read(0, 100, 7), segment(0, 7)]), (0, 0));
-        // Fetched once more before the trace has the first one's end.
+        // The segment was fetched again before the trace reported the drop of the first one.
         assert_eq!(summed(&[segment(0, 7), segment(0, 9), dropped(0, 60, 7)]), (60, 100));
         assert_eq!(summed(&[segment(0, 7), TraceLine::Lost { lines: 1 }]), (0, 0));
         assert_eq!(summed(&[segment(0, 7), start()]), (100, 0));

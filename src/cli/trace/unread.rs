@@ -1,17 +1,17 @@
-//! Segments that a daemon has in memory, and what of them no read has asked for yet.
+//! The segments in a daemon's memory, and the bytes of them that no read has requested yet.
 //!
-//! A segment's line comes before those of its reads, except where a read finds the segment
-//! in the moment in which it arrives: some reads are remembered for that.
+//! A segment's line comes before the lines of its reads. The exception is a read that finds the
+//! segment at the moment of its arrival. So recent reads without a segment are kept for a while.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::telemetry::trace::{ReadPart, SegmentRecord};
 
-/// Reads that are remembered.
+/// The most parts of reads that are kept.
 const MAX_EARLY_PARTS: usize = 256;
 
-/// By file and first byte.
+/// The segments by file and first byte.
 #[derive(Default)]
 pub(super) struct UnreadSegments {
     segments: BTreeMap<(u64, u64), BufferedSegment>,
@@ -20,15 +20,15 @@ pub(super) struct UnreadSegments {
 
 struct BufferedSegment {
     replica: String,
-    /// Tells it from another segment at this place.
+    /// Distinguishes it from another segment at this offset.
     took_us: u64,
     end: u64,
-    /// Apart from each other.
+    /// They do not overlap.
     unread_ranges: Vec<Range<u64>>,
 }
 
 impl BufferedSegment {
-    /// Whether the part is of this segment.
+    /// Whether the part comes from this segment, which starts at `offset`.
     fn contains_part(&self, offset: u64, part: &ReadPart) -> bool {
         let is_within = offset <= part.offset && part.offset < self.end;
         is_within && part.took_us == self.took_us && part.replica.as_ref() == Some(&self.replica)
@@ -48,7 +48,7 @@ impl BufferedSegment {
 }
 
 impl UnreadSegments {
-    /// A replica has brought a segment.
+    /// Adds a segment that a replica delivered.
     pub(super) fn add_segment(&mut self, segment: &SegmentRecord) {
         let offset = segment.offset;
         let end = offset + segment.length;
@@ -72,7 +72,7 @@ impl UnreadSegments {
         };
     }
 
-    /// A read has had a part of one.
+    /// Records that a read received a part of a segment.
     pub(super) fn mark_read(&mut self, file: u64, part: &ReadPart) {
         let until = (file, part.offset);
         let found = self.segments.range_mut((file, 0)..=until).next_back();
@@ -93,14 +93,14 @@ impl UnreadSegments {
         }
     }
 
-    /// The daemon has dropped one.
+    /// Removes a segment that the daemon dropped.
     pub(super) fn remove_dropped(&mut self, file: u64, offset: u64, took_us: u64) {
         if self.segments.get(&(file, offset)).is_some_and(|kept| kept.took_us == took_us) {
             self.segments.remove(&(file, offset));
         }
     }
 
-    /// Forgets all; returns the bytes of each replica that no read has asked for.
+    /// Removes all segments; returns the unread bytes of each replica.
     pub(super) fn take_unread(&mut self) -> BTreeMap<String, u64> {
         self.early_parts.clear();
         let mut unread = BTreeMap::new();
@@ -111,7 +111,7 @@ impl UnreadSegments {
         unread
     }
 
-    /// Bytes that no read has asked for.
+    /// Bytes that no read has requested.
     pub(super) fn unread_bytes(&self) -> u64 {
         self.segments.values().map(BufferedSegment::unread_bytes).sum()
     }

@@ -169,10 +169,10 @@ impl Mount {
         systemd::notify_main_pid(pid);
         let stalled_ms = paused_at.elapsed().as_millis() as u64;
         if let Err(error) = successor.wait_for_step(RESTORE_TIMEOUT) {
-            tracing::error!(%error, "the successor does not say that it serves the mount");
+            tracing::error!(%error, "the new daemon did not confirm that it serves the mount");
         }
         successor.release();
-        tracing::info!(pid, handles, stalled_ms, "handed over");
+        tracing::info!(pid, handles, stalled_ms, "handed the mount over to a new daemon");
         HandoverReport { pid, stalled_ms, handles: handles as u64 }
     }
 }
@@ -238,13 +238,13 @@ impl PausedSession<'_> {
             }
             let waited = begun.elapsed();
             if waited >= READ_DRAIN_TIMEOUT && resends && !changing {
-                tracing::info!("what is under way is asked for again");
+                tracing::info!("requests are in flight; the kernel resends them to the new daemon");
                 return Ok(DrainOutcome::RequestsLeft);
             }
             if waited >= CHANGE_DRAIN_TIMEOUT {
                 let is_taken = busy <= self.core.replicas.inline_permits().in_use();
                 if resends && is_taken && self.core.fs.hand_over_changes(SILENCE_THRESHOLD) {
-                    tracing::warn!("the write replica answers no change; the next daemon is asked");
+                    tracing::warn!("the write replica hangs; the new daemon takes its changes");
                     return Ok(DrainOutcome::RequestsLeft);
                 }
                 return Err(match (changing, resends) {
@@ -262,7 +262,7 @@ impl PausedSession<'_> {
         self.core.fs.resume_changes();
         let taken_up = self.device.map_or(Ok(()), |device| self.session.reacquire_device(&device));
         if let Err(error) = taken_up.and(self.session.unpause()) {
-            tracing::error!(%error, "no more requests are taken");
+            tracing::error!(%error, "the handover failed, and the daemon cannot resume");
         }
     }
 }

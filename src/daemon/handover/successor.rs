@@ -67,7 +67,7 @@ impl Mount {
         successor.started.core.track_earlier_daemons(earlier);
         successor.restore(journal.tables, Vec::new())?;
         let mount = successor.serve(dead.device)?;
-        tracing::warn!(handles, "the daemon before was killed; this one goes on");
+        tracing::warn!(handles, "the previous daemon was killed; this one continues its mount");
         Ok(mount)
     }
 }
@@ -87,8 +87,8 @@ impl TakeoverKind {
     /// The error of this takeover, caused by `error`.
     fn error(self, error: impl Into<TakeoverError>) -> StartError {
         let operation = match self {
-            Self::Reload | Self::Upgrade => "cannot take the mount over",
-            Self::Recovery => "cannot continue the mount of a daemon that was killed",
+            Self::Reload | Self::Upgrade => "cannot take over the mount",
+            Self::Recovery => "cannot continue the mount of a killed daemon",
         };
         StartError::Takeover { operation, error: error.into() }
     }

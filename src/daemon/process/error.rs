@@ -23,13 +23,13 @@ pub enum ProcessError {
     #[error(transparent)]
     NoParent(io::Error),
     /// The kernel does not let the process give up privileges.
-    #[error("cannot give up privileges: {0}")]
+    #[error("the daemon cannot give up privileges: {0}")]
     Privileges(io::Error),
     /// The process that starts programs cannot be forked.
-    #[error("cannot fork what starts programs: {0}")]
+    #[error("cannot fork the process that starts programs: {0}")]
     Launcher(io::Error),
     /// The log cannot be opened.
-    #[error("log file {}: {error}", .path.display())]
+    #[error("cannot open log file {}: {error}", .path.display())]
     LogFile {
         /// Its path.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum ProcessError {
         error: io::Error,
     },
     /// The run-time directory cannot be made.
-    #[error("{}: {error}", control::runtime_dir().display())]
+    #[error("run-time directory {}: {error}", control::runtime_dir().display())]
     RuntimeDir {
         /// The cause.
         error: io::Error,

@@ -47,7 +47,7 @@ pub(super) fn launch_daemon(respawn: &RespawnCommand, log: File) -> Result<(), L
     }
     let why = match said.trim() {
         READY_MESSAGE => return Ok(()),
-        "" => "the daemon ended without a word; its log may say why".to_owned(),
+        "" => "the daemon ended without an error message; its log may say why".to_owned(),
         said => said.to_owned(),
     };
     let status = child.wait().ok().and_then(|status| status.code());

@@ -86,7 +86,7 @@ impl SupervisorClient {
         let task = match link.recv(None)? {
             (SupervisorMessage::GoOn, mut along) => match along.pop() {
                 Some(device) => StartMode::Recover(DeadDaemon { device, earlier_daemons: along }),
-                None => return Err(io::Error::other("no device came along")),
+                None => return Err(io::Error::other("the keeper sent no FUSE device")),
             },
             (SupervisorMessage::Replace { dead }, earlier_daemons) => {
                 StartMode::ReplaceDead(DeadMount { device_number: dead, earlier_daemons })
@@ -102,7 +102,10 @@ impl SupervisorClient {
 
     fn send(&self, message: &DaemonMessage, along: &[BorrowedFd<'_>]) {
         if let Err(error) = self.0.send(message, along) {
-            tracing::warn!(%error, "the keeper does not listen; if this daemon is killed, the mount is lost");
+            tracing::warn!(
+                %error,
+                "cannot reach the keeper; if this daemon is killed, the mount is lost"
+            );
         }
     }
 

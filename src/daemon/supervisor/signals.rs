@@ -119,7 +119,7 @@ impl SignalListener {
         let mount_point = self.mount_point.clone();
         tokio::spawn(async move {
             tokio::time::sleep(STOP_TIMEOUT).await;
-            tracing::error!("the daemon does not end; the mount is given up");
+            tracing::error!("the daemon did not end in time; the keeper detaches the mount");
             let _ = unmount(&mount_point, true);
             std::process::exit(1);
         });

@@ -1,6 +1,6 @@
 //! Rules about this machine: FUSE, limits, kernel.
 
-use super::{CheckOutcome, CheckStatus, RawFinding};
+use super::{CheckOutcome, CheckStatus, FindingText, RawFinding};
 use crate::doctor::facts::DoctorFacts;
 use crate::volume::shell_word;
 
@@ -15,7 +15,12 @@ const MIN_BACKGROUND_REQUESTS: u64 = 64;
 /// limit to the hard one; systemd sets 524288.
 const MIN_OPEN_FILES: u64 = 4096;
 
-fn machine_finding(status: CheckStatus, cost: f64, text: String, remedy: String) -> RawFinding {
+fn machine_finding(
+    status: CheckStatus,
+    cost: f64,
+    text: FindingText,
+    remedy: String,
+) -> RawFinding {
     RawFinding { status, replicas: Vec::new(), cost, text, remedy }
 }
 
@@ -27,18 +32,27 @@ pub(super) fn daemons(facts: &DoctorFacts) -> CheckOutcome {
         let word = shell_word(point);
         let (text, remedy) = match *state {
             "dead" => (
-                format!("{point} is mounted, and its daemon has died: every access fails"),
+                FindingText::new(
+                    format!("the daemon of the mount {point} has died, so every access fails"),
+                    "stat(2) of the mount point fails with ENOTCONN or ECONNABORTED",
+                ),
                 format!("fanfs umount {word}  (then mount it again)"),
             ),
             _ => (
-                format!("{point} is mounted, and its daemon does not answer"),
-                format!("its log says why; fanfs umount --lazy {word} detaches the mount"),
+                FindingText::new(
+                    format!("the daemon of the mount {point} does not answer"),
+                    "stat(2) of the mount point did not return within --deadline",
+                ),
+                format!("read the daemon's log; fanfs umount --lazy {word} detaches the mount"),
             ),
         };
         machine_finding(CheckStatus::Bad, 1.0, text, remedy)
     };
     let unkept = facts.unkept.iter().map(|point| {
-        let text = format!("the keeper of {point} has died: if the daemon dies, the mount is lost");
+        let text = FindingText::new(
+            format!("the keeper of the mount {point} has died"),
+            "the daemon reports that its keeper is gone; the mount is lost if the daemon dies",
+        );
         let word = shell_word(point);
         machine_finding(
             CheckStatus::Warn,
@@ -54,12 +68,13 @@ pub(super) fn access(facts: &DoctorFacts) -> CheckOutcome {
     let machine = &facts.machine;
     let mut found = Vec::new();
     if !machine.fuse_device {
-        let text = "there is no /dev/fuse: nothing can be mounted".to_owned();
+        let text = FindingText::new("fanfs cannot mount a volume", "/dev/fuse does not exist");
         let remedy = "modprobe fuse (in a container: --device /dev/fuse)".to_owned();
         found.push(machine_finding(CheckStatus::Bad, 1.0, text, remedy));
     }
     if !machine.root && !machine.fusermount3 {
-        let text = "fusermount3 is not in PATH: only root can mount".to_owned();
+        let text =
+            FindingText::new("only root can mount a volume here", "fusermount3 is not in PATH");
         found.push(machine_finding(
             CheckStatus::Bad,
             1.0,
@@ -68,9 +83,12 @@ pub(super) fn access(facts: &DoctorFacts) -> CheckOutcome {
         ));
     }
     if !machine.root && facts.settings.allow_other && !machine.user_allow_other {
-        let text = "[fuse] allow_other = true, and /etc/fuse.conf lets only root do that";
+        let text = FindingText::new(
+            "this user may not mount with [fuse] allow_other = true",
+            "/etc/fuse.conf does not contain user_allow_other",
+        );
         let remedy = "echo user_allow_other >>/etc/fuse.conf, as root";
-        found.push(machine_finding(CheckStatus::Bad, 1.0, text.to_owned(), remedy.to_owned()));
+        found.push(machine_finding(CheckStatus::Bad, 1.0, text, remedy.to_owned()));
     }
     CheckOutcome::Checked(found)
 }
@@ -83,30 +101,37 @@ pub(super) fn requests(facts: &DoctorFacts) -> CheckOutcome {
     let pages = machine.fuse_max_pages.unwrap_or(DEFAULT_MAX_PAGES);
     let wanted = DEFAULT_MAX_PAGES.max(settings.segment_size / machine.page.max(1));
     if pages < DEFAULT_MAX_PAGES {
-        let text = format!(
-            "fs.fuse.max_pages_limit is {pages}: the kernel asks fanfs for {} KiB at a time",
+        let evidence = format!(
+            "fs.fuse.max_pages_limit = {pages}, so one request has at most {} KiB",
             pages * machine.page / 1024
         );
+        let text = FindingText::new("the kernel sends small read requests to fanfs", evidence);
         let remedy = format!("sysctl -w fs.fuse.max_pages_limit={wanted}, then mount again");
         // Requests of 128 KiB, the limit of the oldest kernels, cost a reader about a third.
         found.push(machine_finding(CheckStatus::Warn, 0.3, text, remedy));
     }
     if settings.max_background < MIN_BACKGROUND_REQUESTS {
-        let text = format!(
-            "[fuse] max_background is {}: of more readers at a time the others wait in the kernel",
+        let evidence = format!(
+            "[fuse] max_background = {}; at least {MIN_BACKGROUND_REQUESTS} is recommended",
             settings.max_background
         );
-        let remedy = "[fuse] max_background = 256 in the volume's file".to_owned();
+        let problem = "requests of many concurrent readers wait in the kernel";
+        let text = FindingText::new(problem, evidence);
+        let remedy = "set [fuse] max_background = 256 in the volume's file".to_owned();
         found.push(machine_finding(CheckStatus::Warn, 0.1, text, remedy));
     }
     let most = machine.fuse_max_user_background.filter(|most| {
         !machine.root && *most < settings.max_background.min(MIN_BACKGROUND_REQUESTS)
     });
     if let Some(most) = most {
-        let text = format!(
-            "a mount that is not root's has {most} requests in the background at most, whatever \
-             [fuse] max_background says"
+        let evidence = format!(
+            "max_user_bgreq of the kernel module fuse is {most}; it overrides [fuse] \
+             max_background = {} for users other than root",
+            settings.max_background
         );
+        let problem =
+            "requests of many concurrent readers of this user's mounts wait in the kernel";
+        let text = FindingText::new(problem, evidence);
         let remedy = "echo 256 >/sys/module/fuse/parameters/max_user_bgreq, as root".to_owned();
         found.push(machine_finding(CheckStatus::Warn, 0.1, text, remedy));
     }
@@ -118,12 +143,13 @@ pub(super) fn descriptors(facts: &DoctorFacts) -> CheckOutcome {
         return CheckOutcome::Checked(Vec::new());
     };
     let each = most / (facts.replicas.len() as u64 + 1);
-    let text = format!(
-        "a process may have {most} files open here: about {each} files of the volume at a time; \
-         more of them fail with EMFILE"
+    let evidence = format!(
+        "the hard limit is {most} (/proc/self/limits), enough for about {each} open files of the \
+         volume: each needs a descriptor on each replica"
     );
-    let remedy = "ulimit -Hn 524288 before mounting; in a unit LimitNOFILE=524288; in \
-                /etc/security/limits.conf `* hard nofile 524288`";
+    let text = FindingText::new("opening many files of the volume fails with EMFILE", evidence);
+    let remedy = "ulimit -Hn 524288 before mounting; LimitNOFILE=524288 in a unit; `* hard nofile \
+                  524288` in /etc/security/limits.conf";
     CheckOutcome::Checked(vec![machine_finding(CheckStatus::Warn, 0.0, text, remedy.to_owned())])
 }
 
@@ -133,22 +159,25 @@ pub(super) fn kernel(facts: &DoctorFacts) -> CheckOutcome {
     };
     let mut parts = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let Some(version) = parts.next().zip(parts.next()) else {
-        return CheckOutcome::Unknown(format!("{release:?} is no release"));
+        return CheckOutcome::Unknown(format!(
+            "the kernel release {release:?} has no version number"
+        ));
     };
     let needs = [
-        (true, (5, 6), CheckStatus::Bad, 1.0, "fanfs needs 5.6 (openat2)"),
+        (true, (5, 6), CheckStatus::Bad, 1.0, "the kernel is too old for fanfs (openat2)"),
         (
             facts.settings.passthrough,
             (6, 9),
             CheckStatus::Warn,
             0.1,
-            "[read] passthrough needs 6.9; files are read as without it",
+            "[read] passthrough has no effect on this kernel",
         ),
     ];
     let found = needs.into_iter().filter(|(used, needed, ..)| *used && version < *needed);
-    let found = found.map(|(_, needed, status, cost, why)| {
-        let remedy = format!("boot Linux {}.{} or newer", needed.0, needed.1);
-        machine_finding(status, cost, format!("this is Linux {release}: {why}"), remedy)
+    let found = found.map(|(_, (major, minor), status, cost, problem)| {
+        let evidence = format!("this is Linux {release}; {major}.{minor} is required");
+        let remedy = format!("boot Linux {major}.{minor} or newer");
+        machine_finding(status, cost, FindingText::new(problem, evidence), remedy)
     });
     CheckOutcome::Checked(found.collect())
 }

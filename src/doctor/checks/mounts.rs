@@ -2,10 +2,11 @@
 
 use super::remount::{self, PERSIST_HINT, TooFewConnections};
 use super::{
-    CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, join_replica_names, replica_share,
+    CheckOutcome, CheckStatus, FindingText, RawFinding, check_nfs_replicas, replica_share,
+    replicas_text,
 };
 use crate::doctor::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
-use crate::format::format_bytes;
+use crate::format::{format_bytes, format_count};
 use crate::mount_table::option_rules::OptionFault;
 use crate::volume::shell_word;
 
@@ -13,7 +14,7 @@ use crate::volume::shell_word;
 const MANY_CALLS: u64 = 32;
 
 /// The fixed cost of one call, expressed in bytes: with READs of this size, the rate is half of
-/// what unlimited READs reach. From the lab: docs/DOCTOR.md, `nfs.rsize`.
+/// what unlimited READs reach. From the lab: benches/results/doctor.md.
 const CALL_OVERHEAD_BYTES: f64 = 16.0 * 1024.0;
 
 /// One segment. With a smaller readahead, the kernel limits a plain reader.
@@ -31,54 +32,48 @@ pub(super) fn answers(facts: &DoctorFacts) -> CheckOutcome {
     let want_mounts = facts.volume.is_none() && facts.replicas.iter().any(|r| r.nfs.is_some());
     let judge = |(i, replica): (usize, &ExaminedReplica)| {
         let path = &replica.path;
-        let name = &replica.name;
-        let from = replica.source.as_deref().filter(|_| replica.nfs.is_some());
-        let from = from.map(|from| format!(" ({from})")).unwrap_or_default();
-        let (text, remedy) = match replica.state {
+        let source = replica.source.as_deref().filter(|_| replica.nfs.is_some());
+        let source = source.map(|source| format!(", {source}")).unwrap_or_default();
+        let (problem, evidence, remedy) = match replica.state {
             "ok" if replica.is_mounted || !want_mounts => return None,
-            "ok" => (
-                format!(
-                    "{name}: {path} is not mounted: it lies in {}, {}",
-                    replica.mount_point.as_deref().unwrap_or("/"),
-                    replica.fs_type.as_deref().unwrap_or("another file system")
-                ),
-                format!("mount {}", shell_word(path)),
-            ),
-            "absent" => (format!("{name}: {path} does not exist"), mkdir_remedy(path)),
-            "not-a-directory" => (
-                format!("{name}: {path} is no directory"),
-                "name the directory that the replica is mounted at".to_owned(),
-            ),
-            "silent" => (
-                format!("{name}: {path}{from} does not answer: its server is dead or cut off"),
-                hung_remedy(replica),
-            ),
+            "ok" => {
+                let fs_type = replica.fs_type.as_deref().unwrap_or("another file system");
+                let point = replica.mount_point.as_deref().unwrap_or("/");
+                let evidence = format!("{path} is a directory in {point}, {fs_type} (mount table)");
+                ("is not mounted", evidence, format!("mount {}", shell_word(path)))
+            }
+            "absent" => ("does not exist", format!("{path}: ENOENT"), mkdir_remedy(path)),
+            "not-a-directory" => {
+                let remedy = "name the directory where the replica is mounted".to_owned();
+                ("is not a directory", format!("{path}: ENOTDIR"), remedy)
+            }
+            "silent" => {
+                let evidence = format!(
+                    "{path}{source} did not answer within --deadline; its server may be down"
+                );
+                ("hangs", evidence, hung_remedy(replica))
+            }
             _ => {
-                let why = replica.failure.as_deref().map(|why| format!(": {why}"));
+                let error = replica.failure.as_deref().unwrap_or("unknown error");
                 let point = shell_word(replica.mount_point.as_deref().unwrap_or(path));
-                (
-                    format!("{name}: {path}{from} cannot be opened{}", why.unwrap_or_default()),
-                    format!(
-                        "`ls {}` says why; after \"Stale file handle\": umount -l {point} and \
-                         mount it again",
-                        shell_word(path)
-                    ),
-                )
+                let remedy = format!(
+                    "`ls {}` shows the error; after \"Stale file handle\": umount -l {point} and \
+                     mount it again",
+                    shell_word(path)
+                );
+                ("cannot be opened", format!("{path}{source}: {error}"), remedy)
             }
         };
-        Some(RawFinding {
-            status: CheckStatus::Bad,
-            replicas: vec![i],
-            cost: replica_share(facts),
-            text,
-            remedy,
-        })
+        let problem = format!("replica {} {problem}", replica.name);
+        let text = FindingText::new(problem, evidence);
+        let cost = replica_share(facts);
+        Some(RawFinding { status: CheckStatus::Bad, replicas: vec![i], cost, text, remedy })
     };
     CheckOutcome::Checked(facts.replicas.iter().enumerate().filter_map(judge).collect())
 }
 
 fn mkdir_remedy(path: &str) -> String {
-    format!("mkdir -p {0}, and mount it there", shell_word(path))
+    format!("mkdir -p {0}  (then mount the replica there)", shell_word(path))
 }
 
 fn hung_remedy(replica: &ExaminedReplica) -> String {
@@ -90,11 +85,11 @@ fn hung_remedy(replica: &ExaminedReplica) -> String {
         }
         (None, Some(point)) => {
             format!(
-                "find out who serves it (findmnt {0}); umount -l {0} gives it up",
+                "findmnt {0} shows the server or daemon; umount -l {0} detaches the mount",
                 shell_word(point)
             )
         }
-        (None, None) => "find out who serves it (findmnt)".to_owned(),
+        (None, None) => "findmnt shows the server or daemon of the mount".to_owned(),
     }
 }
 
@@ -106,8 +101,8 @@ pub(super) fn volume(facts: &DoctorFacts) -> CheckOutcome {
         status: CheckStatus::Bad,
         replicas: replicas.clone(),
         cost: 1.0,
-        text: format!("fanfs does not mount this volume: {text}"),
-        remedy: "as it says there; then fanfs check VOLUME.toml".to_owned(),
+        text: FindingText::new("fanfs check reports an error for this volume", text),
+        remedy: "follow the error message, then run fanfs check VOLUME.toml".to_owned(),
     };
     CheckOutcome::Checked(facts.refused.iter().map(judge).collect())
 }
@@ -127,12 +122,15 @@ pub(super) fn one_file_system(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Bad,
             replicas: group.clone(),
             cost: shared_path_cost(facts, group),
-            text: format!(
-                "{} are one file system through one mount (device {device}): nothing is gained by \
-                 reading more than one of them",
-                join_replica_names(facts, group)
+            text: FindingText::new(
+                format!(
+                    "{} are one file system, so reading from more than one of them is no faster",
+                    replicas_text(facts, group)
+                ),
+                format!("all have device number {device} (stat)"),
             ),
-            remedy: "mount each from another server, gateway or device, or keep one of them".into(),
+            remedy: "mount each from a different server, gateway or device, or keep only one"
+                .into(),
         }
     };
     CheckOutcome::Checked(facts.one_file_system.iter().map(judge).collect())
@@ -145,45 +143,43 @@ pub(super) fn one_connection(facts: &DoctorFacts) -> CheckOutcome {
     }
     let judge = |group: &Vec<usize>| {
         let first = nfs(group[0])?;
-        let who = join_replica_names(facts, group);
         let trunked = remount::is_trunked(facts, group)?;
         let to = first.addr.as_deref().unwrap_or(&first.server);
         let kept_apart = group.iter().any(|i| nfs(*i).is_some_and(|nfs| nfs.nosharecache));
         let nosharecache =
-            if kept_apart { "; nosharecache parts caches, not connections" } else { "" };
-        let (text, remedy) = if trunked {
+            if kept_apart { "; nosharecache separates caches, not connections" } else { "" };
+        let (origin, remedy) = if trunked {
             let all: Vec<String> =
                 group[1..].iter().map(|i| remount::replica_remount_command(facts, *i)).collect();
             (
+                "they were mounted from different addresses, which NFSv4.1 trunking detection \
+                 found to be one server",
                 format!(
-                    "{who} are mounted from different addresses and share one connection, to {to}: \
-                     NFSv4.1 trunking found them to be one server, and nothing is gained by reading \
-                     both{nosharecache}"
-                ),
-                format!(
-                    "{}  (or vers=4.0; or mount them with max_connect={}, Linux 5.15; or each in a \
-                     network namespace of its own){PERSIST_HINT}",
+                    "{}  (or use vers=4.0; or max_connect={}, Linux 5.15; or a network namespace \
+                     for each mount){PERSIST_HINT}",
                     all.join("; "),
                     group.len()
                 ),
             )
         } else {
             // Once the kernel also shares the mount, the second mount shows the first one's source.
-            let trunking = if first.version.as_deref() >= Some("4.1") {
-                ", or NFSv4.1 trunking found their addresses to be one server"
+            let origin = if first.version.as_deref() >= Some("4.1") {
+                "they were mounted from one address, or from addresses that NFSv4.1 trunking \
+                 detection found to be one server"
             } else {
-                ""
+                "they were mounted from one address"
             };
-            (
-                format!(
-                    "{who} are read through one connection, to {to}: they were mounted from one \
-                     address{trunking}; nothing is gained by reading both{nosharecache}"
-                ),
-                "mount each from another server, or from another address of this one with vers=3 \
-                 or vers=4.0"
-                    .to_owned(),
-            )
+            let remedy = "mount each from a different server, or from a different address of this \
+                          server with vers=3 or vers=4.0";
+            (origin, remedy.to_owned())
         };
+        let text = FindingText::new(
+            format!(
+                "{} share one NFS connection, so reading from more than one of them is no faster",
+                replicas_text(facts, group)
+            ),
+            format!("all calls go to {to} (mount table, mountstats); {origin}{nosharecache}"),
+        );
         let cost = shared_path_cost(facts, group);
         Some(RawFinding { status: CheckStatus::Bad, replicas: group.clone(), cost, text, remedy })
     };
@@ -208,11 +204,11 @@ fn transfer_size_finding(
     let server = replica.nfs.as_ref().and_then(|nfs| nfs.rsize_of_server);
     let known = match server {
         Some(server) if server > size && key == "rsize" => format!(
-            "; another mount of the same server on this machine has {}, so the server takes that",
+            "another mount of this server on this machine has {}, so the server allows it",
             format_bytes(server)
         ),
-        _ => "; the server may be the limit: it clamps what is asked for, and what is left stands \
-              in /proc/mounts after mounting (Linux's server: /proc/fs/nfsd/max_block_size)"
+        _ => "the server may limit it (Linux: /proc/fs/nfsd/max_block_size); /proc/mounts shows \
+              the granted size"
             .to_owned(),
     };
     let point = shell_word(replica.mount_point.as_deref().unwrap_or_default());
@@ -220,11 +216,14 @@ fn transfer_size_finding(
         status: if calls >= MANY_CALLS { CheckStatus::Bad } else { CheckStatus::Warn },
         replicas: vec![i],
         cost: call_overhead_share(size, best) * replica_share(facts),
-        text: format!(
-            "{}: {key} is {}, so {} of a segment take {calls} calls{known}",
-            replica.name,
-            format_bytes(size),
-            format_bytes(best)
+        text: FindingText::new(
+            format!(
+                "replica {} needs {calls} {} calls for {}",
+                replica.name,
+                if key == "rsize" { "READ" } else { "WRITE" },
+                format_bytes(best)
+            ),
+            format!("{key} is {} (mount table); {known}", format_bytes(size)),
         ),
         remedy: format!(
             "{}; grep {point} /proc/mounts{PERSIST_HINT}",
@@ -277,13 +276,15 @@ pub(super) fn read_only(facts: &DoctorFacts) -> CheckOutcome {
             status: if is_writer { CheckStatus::Bad } else { CheckStatus::Warn },
             replicas: vec![i],
             cost: 0.0,
-            text: format!(
-                "{}: mounted read-only, in a volume with access = \"rw\": {}",
-                facts.replicas[i].name,
+            text: FindingText::new(
+                format!("replica {} is mounted read-only", facts.replicas[i].name),
                 match is_writer {
-                    true => "changes go to it, and fail",
-                    false => "it cannot take the place of the write replica",
-                }
+                    true => "ro (mount table); it is the write replica, so all changes fail",
+                    false => {
+                        "ro (mount table), in a volume with access = \"rw\"; it cannot take the \
+                         place of the write replica"
+                    }
+                },
             ),
             remedy: remount::replica_remount_command(facts, i) + PERSIST_HINT,
         })
@@ -292,15 +293,19 @@ pub(super) fn read_only(facts: &DoctorFacts) -> CheckOutcome {
 
 pub(super) fn protocol(facts: &DoctorFacts) -> CheckOutcome {
     check_nfs_replicas(facts, |i, replica, nfs| {
-        let (what, cost) = match remount::outdated_protocol(nfs)? {
-            true => ("NFSv2: READs of 8 KiB at most, files of 2 GiB", 0.5),
-            false => ("UDP: a lost fragment costs a READ, and READs are 32 KiB at most", 0.3),
+        let (protocol, evidence, cost) = match remount::outdated_protocol(nfs)? {
+            true => ("NFSv2", "vers=2 (mount table): a READ has at most 8 KiB, a file 2 GiB", 0.5),
+            false => {
+                let evidence = "proto=udp (mount table): a READ has at most 32 KiB, and one lost \
+                                fragment loses all of it";
+                ("NFS over UDP", evidence, 0.3)
+            }
         };
         Some(RawFinding {
             status: CheckStatus::Bad,
             replicas: vec![i],
             cost: cost * replica_share(facts),
-            text: format!("{}: mounted with {what}", replica.name),
+            text: FindingText::new(format!("replica {} uses {protocol}", replica.name), evidence),
             remedy: remount::replica_remount_command(facts, i) + PERSIST_HINT,
         })
     })
@@ -313,12 +318,13 @@ pub(super) fn nconnect(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost: 0.25 * replica_share(facts),
-            text: format!(
-                "{}: {connections} TCP connection{} for a link of {} Gbit/s; one is one processor \
-                 core's work",
-                replica.name,
-                if connections == 1 { "" } else { "s" },
-                link_mbit / 1000
+            text: FindingText::new(
+                format!("replica {} has too few TCP connections for its link", replica.name),
+                format!(
+                    "{} through a link of {} Gbit/s; each is limited to one CPU core",
+                    format_count(connections, "connection"),
+                    link_mbit / 1000
+                ),
             ),
             remedy: remount::replica_remount_command(facts, i) + PERSIST_HINT,
         })
@@ -335,15 +341,20 @@ pub(super) fn soft(facts: &DoctorFacts) -> CheckOutcome {
         });
         let (written, early) = found?;
         let after = nfs.fails_after_s.map(|s| format!(" after {s} s")).unwrap_or_default();
-        let mut text = format!(
-            "{}: mounted {}: calls that are not answered fail{after}",
-            replica.name, nfs.recovery
+        let effect = match (written, early) {
+            (true, _) => {
+                "; it is the write replica, so written data can be lost silently".to_owned()
+            }
+            (_, true) => format!(
+                ", before [read] deadline = {} s, so a slow server causes read errors",
+                facts.settings.deadline_s
+            ),
+            _ => ", so programs that use the mount directly get read errors".to_owned(),
+        };
+        let text = FindingText::new(
+            format!("replica {} is mounted {}", replica.name, nfs.recovery),
+            format!("unanswered calls fail{after} (mount table){effect}"),
         );
-        text.push_str(match (written, early) {
-            (true, _) => ", and what was being written is lost without a word",
-            (_, true) => ", before the volume's deadline: a slow server becomes read errors",
-            _ => "; programs that use the mount itself see read errors then",
-        });
         Some(RawFinding {
             status: if written || early { CheckStatus::Bad } else { CheckStatus::Warn },
             replicas: vec![i],
@@ -364,7 +375,10 @@ pub(super) fn sync(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost: 0.0,
-            text: format!("{name}: mounted sync: each write waits for the server's disk"),
+            text: FindingText::new(
+                format!("replica {name} is mounted sync"),
+                "sync (mount table): each write waits for the server's disk",
+            ),
             remedy: remount::replica_remount_command(facts, i) + PERSIST_HINT,
         })
     })
@@ -375,35 +389,42 @@ pub(super) fn attributes(facts: &DoctorFacts) -> CheckOutcome {
         let [_, file_max, _, dir_max] = nfs.attribute_times_s;
         let longest = file_max.max(dir_max);
         let name = &replica.name;
+        let ttl = facts.settings.attribute_ttl_s;
         let found = remount::option_faults(facts, i);
         let mounted = || remount::replica_remount_command(facts, i) + PERSIST_HINT;
         let is_old = |fault: &OptionFault| matches!(fault, OptionFault::AttributesBeyondLag(_));
         let (status, cost, text, remedy) = if found.contains(&OptionFault::AttributesUncached) {
-            let text = format!(
-                "{name}: attributes are not cached: each lookup, open and stat is a call to the \
-                 server (with [fuse] attribute_ttl = {} s fanfs asks again after that)",
-                facts.settings.attribute_ttl_s
+            let evidence = format!(
+                "noac or actimeo=0 (mount table): each lookup, open and stat is a call to the \
+                 server; only fanfs caches, for [fuse] attribute_ttl = {ttl} s"
             );
+            let text =
+                FindingText::new(format!("replica {name} does not cache attributes"), evidence);
             (CheckStatus::Warn, NOAC_COST * replica_share(facts), text, mounted())
         } else if found.iter().any(is_old) {
-            let text = format!(
-                "{name}: attributes are believed for up to {longest} s, longer than [write] lag = \
-                 {} s: what was changed here may be seen as it was before",
-                facts.settings.lag_s
+            let text = FindingText::new(
+                format!("replica {name} may show the state before a change"),
+                format!(
+                    "it caches attributes for up to {longest} s (mount table), longer than [write] \
+                     lag = {} s",
+                    facts.settings.lag_s
+                ),
             );
             let remedy = format!(
-                "[write] lag = \"{}s\" in the volume's file, or {}",
+                "set [write] lag = \"{}s\" in the volume's file, or {}",
                 longest + 5,
                 mounted()
             );
             (CheckStatus::Bad, 0.0, text, remedy)
-        } else if facts.settings.attribute_ttl_s > longest as f64 {
-            let text = format!(
-                "{name}: attributes are believed for {longest} s by the mount, and for {} s by \
-                 fanfs's ([fuse] attribute_ttl): changes are seen that much later",
-                facts.settings.attribute_ttl_s
+        } else if ttl > longest as f64 {
+            let text = FindingText::new(
+                format!("changes on replica {name} appear later than its mount allows"),
+                format!(
+                    "[fuse] attribute_ttl = {ttl} s; the mount caches attributes for {longest} s \
+                     (mount table)"
+                ),
             );
-            let remedy = format!("[fuse] attribute_ttl = \"{longest}s\" in the volume's file");
+            let remedy = format!("set [fuse] attribute_ttl = \"{longest}s\" in the volume's file");
             (CheckStatus::Warn, 0.0, text, remedy)
         } else {
             return None;
@@ -424,13 +445,15 @@ pub(super) fn nosharecache(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost: 0.0,
-            text: format!(
-                "{}: nosharecache and page_cache = \"use\": the same bytes are kept in memory once \
-                 for each mount of {}",
-                replica.name,
-                replica.source.as_deref().unwrap_or_default()
+            text: FindingText::new(
+                format!("replica {} uses memory for a second copy of cached data", replica.name),
+                format!(
+                    "nosharecache (mount table) and page_cache = \"use\", and another replica \
+                     mounts {} too",
+                    replica.source.as_deref().unwrap_or_default()
+                ),
             ),
-            remedy: "page_cache = \"auto\" of the replica in the volume's file".to_owned(),
+            remedy: "set page_cache = \"auto\" for the replica in the volume's file".to_owned(),
         })
     })
 }
@@ -443,30 +466,27 @@ pub(super) fn readahead(facts: &DoctorFacts) -> CheckOutcome {
         return CheckOutcome::NotApplicable;
     }
     if facts.replicas.iter().any(|r| r.nfs.is_some() && r.read_ahead_kib.is_none()) {
-        return CheckOutcome::Unknown("/sys/class/bdi does not show it".to_owned());
+        return CheckOutcome::Unknown("/sys/class/bdi does not show the readahead".to_owned());
     }
     check_nfs_replicas(facts, |i, replica, _: &NfsFacts| {
         let kib = replica.read_ahead_kib.filter(|kib| *kib < MIN_READAHEAD_KIB)?;
         let device = replica.device.as_deref()?;
-        let (whose, cost) = if facts.volume.is_some() {
-            (
-                "files that are passed through are read with it",
-                READAHEAD_COST * replica_share(facts),
-            )
+        let (effect, cost) = if facts.volume.is_some() {
+            ("it limits reads by passthrough", READAHEAD_COST * replica_share(facts))
         } else {
-            let whose = "a program that reads the mount itself has it; reads through fanfs do not \
-                         use it, and do not need it";
-            (whose, 0.0)
+            ("it limits programs that read the mount directly; fanfs does not use it", 0.0)
         };
         Some(RawFinding {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost,
-            text: format!("{}: the kernel reads {kib} KiB ahead: {whose}", replica.name),
+            text: FindingText::new(
+                format!("replica {} has a small kernel readahead", replica.name),
+                format!("{kib} KiB, less than {MIN_READAHEAD_KIB} KiB (/sys/class/bdi): {effect}"),
+            ),
             remedy: format!(
-                "echo 8192 >/sys/class/bdi/{device}/read_ahead_kb  (after each mount; \
-                 nfsrahead(5) of nfs-utils does that by udev: [nfsrahead] default=8192 in \
-                 /etc/nfs.conf)"
+                "echo 8192 >/sys/class/bdi/{device}/read_ahead_kb  (repeat after each mount, or \
+                 set [nfsrahead] default=8192 in /etc/nfs.conf: nfsrahead(5) of nfs-utils)"
             ),
         })
     })

@@ -2,10 +2,13 @@
 
 use super::rates::{is_latency_outlier, median};
 use super::remount::{MIN_BACKLOG, PERSIST_HINT, replica_remount_command};
-use super::{CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, replica_share};
+use super::{
+    CheckOutcome, CheckStatus, FindingText, RawFinding, check_nfs_replicas, replica_share,
+};
 use crate::doctor::facts::{
     DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, ServerRoute, TcpConnection,
 };
+use crate::format::{format_bytes, format_count, format_mib_rate, format_percent_precise};
 use crate::volume::shell_word;
 
 /// With fewer calls, a share of them means nothing.
@@ -61,16 +64,18 @@ pub(super) fn retransmits(facts: &DoctorFacts) -> CheckOutcome {
             },
             replicas: vec![i],
             cost: (share * 5.0).min(0.9) * replica_share(facts),
-            text: format!(
-                "{}: {} of {} calls were sent again ({:.1} %): the server was away, or is \
-                 overloaded",
-                replica.name,
-                nfs.retransmits,
-                nfs.calls,
-                share * 100.0
+            text: FindingText::new(
+                format!("replica {} retransmits RPC calls", replica.name),
+                format!(
+                    "{} of {} calls since the mount ({}, mountstats); the server was down, or is \
+                     overloaded",
+                    nfs.retransmits,
+                    nfs.calls,
+                    format_percent_precise(share)
+                ),
             ),
             remedy: format!(
-                "journalctl -k | grep {}; on the server: nfsstat -s and more threads (nfsd -N)",
+                "journalctl -k | grep {}; on the server: nfsstat -s, and more threads (rpc.nfsd N)",
                 shell_word(&nfs.server)
             ),
         })
@@ -84,10 +89,15 @@ pub(super) fn timeouts(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost: 0.0,
-            text: format!(
-                "{}: {} times since it was mounted {} did not answer for so long that the kernel \
-                 gave up for a while",
-                replica.name, nfs.timeouts, nfs.server
+            text: FindingText::new(
+                format!(
+                    "the server {} left calls of replica {} unanswered",
+                    nfs.server, replica.name
+                ),
+                format!(
+                    "{} since the mount (mountstats): no reply after all retransmissions",
+                    format_count(nfs.timeouts, "major timeout")
+                ),
             ),
             remedy: format!("journalctl -k | grep 'server {} not'", nfs.server),
         })
@@ -105,8 +115,8 @@ pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
         } else {
             let key = "tcp_max_slot_table_entries=65536";
             format!(
-                "sysctl -w sunrpc.{key}, the kernel's default, then mount again (for good: options \
-                 sunrpc {key} in /etc/modprobe.d); or {}{PERSIST_HINT}",
+                "sysctl -w sunrpc.{key} (the kernel's default), then mount again (permanently: \
+                 `options sunrpc {key}` in /etc/modprobe.d); or {}{PERSIST_HINT}",
                 replica_remount_command(facts, i)
             )
         };
@@ -114,10 +124,12 @@ pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost: 0.2 * replica_share(facts),
-            text: format!(
-                "{}: {backlog:.1} calls waited for an RPC slot at each send: more are wanted at a \
-                 time than the connection has",
-                replica.name
+            text: FindingText::new(
+                format!("replica {} has too few RPC slots", replica.name),
+                format!(
+                    "on average {backlog:.1} calls wait for a slot of the connection at each send \
+                     (mountstats, since the mount)"
+                ),
             ),
             remedy,
         })
@@ -142,15 +154,18 @@ pub(super) fn round_trips(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost: (1.0 - other / mine.round_trip_ms) * replica_share(facts),
-            text: format!(
-                "{}: since it was mounted a READ of {} KiB took {:.1} ms from sending to the answer, \
-                 the others' {other:.1} ms",
-                replica.name,
-                mine.bytes_each / 1024,
-                mine.round_trip_ms
+            text: FindingText::new(
+                format!("replica {} answers READs late", replica.name),
+                format!(
+                    "a READ of {} KiB has a mean round trip of {:.1} ms, on the other replicas \
+                     {other:.1} ms (mountstats, since the mount)",
+                    mine.bytes_each / 1024,
+                    mine.round_trip_ms
+                ),
             ),
-            remedy: "nfsiostat 1 shows whether it still is so; then its way (ping, traceroute) and its \
-                   node's load and disks (iostat -x 1 there); --measure compares them now"
+            remedy: "nfsiostat 1 shows whether it is still slow; check the network path (ping, \
+                     traceroute), and the server's load and disks (iostat -x 1 there); --measure \
+                     compares the replicas now"
                 .to_owned(),
         })
     })
@@ -163,7 +178,9 @@ fn check_nfs_with_counters(
 ) -> CheckOutcome {
     let mut of_nfs_mounts = facts.replicas.iter().filter_map(|replica| replica.nfs.as_ref());
     if facts.replicas.iter().any(|r| r.nfs.is_some()) && of_nfs_mounts.all(|n| n.age_s.is_none()) {
-        return CheckOutcome::Unknown("/proc/self/mountstats does not show it".to_owned());
+        return CheckOutcome::Unknown(
+            "/proc/self/mountstats has no counters of these mounts".to_owned(),
+        );
     }
     check_nfs_replicas(facts, |i, replica, _| rule(i, replica))
 }
@@ -177,7 +194,8 @@ fn connections_unknown(facts: &DoctorFacts) -> Option<CheckOutcome> {
         return Some(CheckOutcome::Unknown(why.to_owned()));
     }
     let seen = |r: &ExaminedReplica| r.connections.as_ref().is_some_and(|all| !all.is_empty());
-    let why = "no connection is seen: mounted from another network namespace, or not by TCP";
+    let why = "no TCP connection to the servers is visible: the mounts belong to another network \
+               namespace, or do not use TCP";
     (!tcp.any(seen)).then(|| CheckOutcome::Unknown(why.to_owned()))
 }
 
@@ -207,18 +225,19 @@ pub(super) fn loss(facts: &DoctorFacts) -> CheckOutcome {
             status: if much { CheckStatus::Bad } else { CheckStatus::Warn },
             replicas: vec![i],
             cost: if much { 0.5 } else { 0.2 } * replica_share(facts),
-            text: format!(
-                "{}: packets are lost on the way to {}: of {received} segments {late} came out of \
-                 order behind a gap ({:.2} %), of {sent} sent {again} were sent again; TCP's rate \
-                 falls with the root of the loss",
-                replica.name,
-                nfs.server,
-                share_in * 100.0
+            text: FindingText::new(
+                format!("replica {} loses or reorders packets from {}", replica.name, nfs.server),
+                format!(
+                    "{late} of {received} received segments came out of order ({}), {again} of \
+                     {sent} sent segments were retransmitted ({}) (tcp_info, as in ss -ti)",
+                    format_percent_precise(share_in),
+                    format_percent_precise(share(again, sent))
+                ),
             ),
             remedy: format!(
-                "ethtool -S {interface} | grep -iE 'err|drop|crc'; the same on the switch's port and \
-                 the server: duplex, cable, a full queue (the counters begin anew when the mount is \
-                 made anew)"
+                "ethtool -S {interface} | grep -iE 'err|drop|crc'; check the same counters at the \
+                 switch port and the server; look for a duplex mismatch, a bad cable or a full \
+                 queue (a new connection resets the counts of segments)"
             ),
         })
     })
@@ -258,12 +277,15 @@ pub(super) fn window(facts: &DoctorFacts) -> CheckOutcome {
             status: if has < needed / 2.0 { CheckStatus::Bad } else { CheckStatus::Warn },
             replicas: vec![i],
             cost: (1.0 - has / needed) * replica_share(facts),
-            text: format!(
-                "{}: {link} Mbit/s over {rtt:.1} ms are {:.1} MB under way, and a socket may take \
-                 {:.1} MB (half of net.ipv4.tcp_rmem's {buffer})",
-                replica.name,
-                needed / 1e6,
-                has / 1e6
+            text: FindingText::new(
+                format!("replica {} has too small a TCP receive buffer for its link", replica.name),
+                format!(
+                    "{link} Mbit/s x {rtt:.1} ms round trip need {} in flight; {} can hold {} \
+                     (half of net.ipv4.tcp_rmem's maximum, {buffer} bytes)",
+                    format_bytes(needed as u64),
+                    format_count(all.len() as u64, "connection"),
+                    format_bytes(has as u64)
+                ),
             ),
             remedy: format!(
                 "sysctl -w net.ipv4.tcp_rmem='4096 131072 {wanted}' (and tcp_wmem on {}), then \
@@ -281,7 +303,7 @@ fn min_of(least: Option<f64>, one: f64) -> Option<f64> {
 pub(super) fn mtu(facts: &DoctorFacts) -> CheckOutcome {
     let routed = || facts.replicas.iter().filter_map(|replica| replica.route.as_ref());
     if facts.replicas.iter().any(|r| r.nfs.is_some()) && routed().next().is_none() {
-        return CheckOutcome::Unknown("there is no route to the servers from here".to_owned());
+        return CheckOutcome::Unknown("no route to the servers was found".to_owned());
     }
     check_nfs_replicas(facts, |i, replica, _| {
         let small = SmallPathMtu::find(facts, replica)?;
@@ -291,20 +313,25 @@ pub(super) fn mtu(facts: &DoctorFacts) -> CheckOutcome {
             status,
             replicas: vec![i],
             cost: if small.stalls { 0.5 } else { 0.1 } * replica_share(facts),
-            text: format!(
-                "{}: {name} has an MTU of {} and {}: {}",
-                replica.name,
-                small.mtu,
-                small.cause(),
-                if small.stalls {
-                    "connections stall where large segments are dropped without a word"
-                } else {
-                    "smaller segments cost more processor time, and new connections may stall"
-                }
+            text: FindingText::new(
+                format!(
+                    "the path to replica {} has a smaller MTU than the interface {name}",
+                    replica.name
+                ),
+                format!(
+                    "{name} has an MTU of {} bytes; {}; {}",
+                    small.mtu,
+                    small.cause(),
+                    if small.stalls {
+                        "connections stall when the path silently drops large segments"
+                    } else {
+                        "small segments cost CPU time, and new connections may stall"
+                    }
+                ),
             ),
             remedy: format!(
-                "one MTU for the server, the switches and this machine: ping -M do -s {} {} says \
-                 when{}",
+                "set one MTU on the server, the switches and this machine; `ping -M do -s {} {}` \
+                 gets answers when it is right{}",
                 small.mtu.saturating_sub(28),
                 small.route.to,
                 small.workaround().unwrap_or_default()
@@ -351,10 +378,11 @@ impl<'a> SmallPathMtu<'a> {
 
     fn cause(&self) -> String {
         match self.believed {
-            Some(path) => format!("the path takes {path} bytes only"),
-            None => {
-                format!("packets of {} bytes do not get to {} undivided", self.mtu, self.route.to)
-            }
+            Some(path) => format!("the kernel's path MTU is {path} bytes"),
+            None => format!(
+                "{} answers small echoes, but not unfragmented echoes of {} bytes",
+                self.route.to, self.mtu
+            ),
         }
     }
 
@@ -364,8 +392,8 @@ impl<'a> SmallPathMtu<'a> {
         let smaller = self.believed.or((self.mtu > ETHERNET_MTU).then_some(ETHERNET_MTU))?;
         let to = &self.route.to;
         Some(format!(
-            "; until then ip route replace {to} dev {} mtu {smaller} (with `via GATEWAY` \
-             where `ip route get {to}` has it), and mount again",
+            "; until then: ip route replace {to} dev {} mtu {smaller} (add `via GATEWAY` if \
+             `ip route get {to}` shows one), then mount again",
             self.interface.name
         ))
     }
@@ -378,7 +406,7 @@ pub(super) fn link(facts: &DoctorFacts) -> CheckOutcome {
     let known: Vec<_> =
         facts.interfaces.iter().filter_map(|i| Some((i, known_speed_mbit(i)?))).collect();
     if known.is_empty() {
-        return CheckOutcome::Unknown("no interface says how fast it is".to_owned());
+        return CheckOutcome::Unknown("no interface reports its speed".to_owned());
     }
     let judge = |(interface, mbit): (&NetworkInterface, u64)| {
         let behind = facts.replicas.iter().enumerate();
@@ -392,16 +420,20 @@ pub(super) fn link(facts: &DoctorFacts) -> CheckOutcome {
         few.then(|| RawFinding {
             status: if mbit < SLOW_LINK_MBIT { CheckStatus::Bad } else { CheckStatus::Warn },
             cost: (behind.len() as f64 - 1.0).max(0.5) * replica_share(facts),
-            text: format!(
-                "{} of the replicas are read through {}, which has {mbit} Mbit/s: together they \
-                 deliver {} MB/s at most",
-                behind.len(),
-                interface.name,
-                mbit / 8
+            text: FindingText::new(
+                format!(
+                    "the interface {} limits {}",
+                    interface.name,
+                    format_count(behind.len() as u64, "replica")
+                ),
+                format!(
+                    "its speed is {mbit} Mbit/s (/sys/class/net), at most {} for all of them",
+                    format_mib_rate(mbit as f64 * 1e6 / 8.0)
+                ),
             ),
             remedy: format!(
-                "ethtool {} (was more agreed on once?); a faster interface, a bond, or replicas \
-                 behind another one",
+                "ethtool {} shows whether it negotiated its full speed; otherwise use a faster \
+                 interface, a bond, or replicas behind another interface",
                 interface.name
             ),
             replicas: behind,
@@ -413,7 +445,8 @@ pub(super) fn link(facts: &DoctorFacts) -> CheckOutcome {
 pub(super) fn clocks(facts: &DoctorFacts) -> CheckOutcome {
     let nfs = facts.replicas.iter().any(|replica| replica.nfs.is_some());
     if facts.replicas.iter().all(|replica| replica.clock_ahead_s.is_none()) {
-        let why = "the servers do not say what time it is; --write has them stamp a file";
+        let why = "the servers' clocks are unknown: no answer to ICMP timestamps, which need root; \
+                   --write compares the time of a new file";
         return if nfs {
             CheckOutcome::Unknown(why.to_owned())
         } else {
@@ -427,13 +460,19 @@ pub(super) fn clocks(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost: 0.0,
-            text: format!(
-                "{}: its clock is {:.1} s {way} this machine's: files look older or younger than \
-                 they are",
-                replica.name,
-                ahead.abs()
+            text: FindingText::new(
+                format!(
+                    "the clock of replica {}'s server is wrong, or this machine's is",
+                    replica.name
+                ),
+                format!(
+                    "it is {:.1} s {way} this machine's (ICMP timestamp, new file, or time of the \
+                     root); file times are misleading",
+                    ahead.abs()
+                ),
             ),
-            remedy: "chronyc tracking, or timedatectl, on both; one NTP server for all".to_owned(),
+            remedy: "run chronyc tracking or timedatectl on both; use one NTP server for all"
+                .to_owned(),
         })
     };
     CheckOutcome::Checked(facts.replicas.iter().enumerate().filter_map(judge).collect())

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    CheckOutcome, CheckStatus, DoctorFacts, NfsFacts, RawFinding, join_replica_names, remount,
+    CheckOutcome, CheckStatus, DoctorFacts, FindingText, NfsFacts, RawFinding, join_replica_names,
+    remount,
 };
 use crate::format::format_bytes;
 use crate::mount_table::option_rules::{MAX_RSIZE, OptionFault};
@@ -19,7 +20,7 @@ const OPTIONS: [(&str, OptionValue); 5] = [
     ("sec", security),
     ("proto", transport),
     ("nconnect", |nfs| Some(nfs.nconnect.to_string())),
-    ("hard or soft", |nfs| Some(nfs.recovery.to_owned())),
+    ("hard/soft", |nfs| Some(nfs.recovery.to_owned())),
     ("actimeo", attribute_times),
 ];
 
@@ -88,20 +89,19 @@ fn group_by_small_rsize(facts: &DoctorFacts) -> ReplicasByValue {
 fn difference(facts: &DoctorFacts, key: &str, groups: ReplicasByValue) -> Option<RawFinding> {
     let shown: Vec<String> = groups
         .iter()
-        .map(|(value, replicas)| format!("{value} of {}", join_replica_names(facts, replicas)))
+        .map(|(value, replicas)| format!("{value} on {}", join_replica_names(facts, replicas)))
         .collect();
     (shown.len() > 1).then(|| RawFinding {
         status: CheckStatus::Warn,
         replicas: groups.into_values().flatten().collect(),
         cost: 0.0,
-        text: format!(
-            "{key} is {}: a replica that is slower, fails sooner, shows older files or lets others \
-             in may not be meant",
-            shown.join(", ")
+        text: FindingText::new(
+            format!("the replicas are mounted with different values of {key}"),
+            format!("{} (mount table)", shown.join(", ")),
         ),
         remedy: format!(
-            "findmnt -t nfs,nfs4 -o TARGET,OPTIONS; the same for all ({key}) in /etc/fstab or the \
-             .mount units, then mount again"
+            "if this is not intended, set {key} to one value in /etc/fstab or the .mount units, \
+             then mount again; findmnt -t nfs,nfs4 -o TARGET,OPTIONS shows all options"
         ),
     })
 }

@@ -1,8 +1,8 @@
 //! Rules about measured rates.
 
-use super::{CheckOutcome, CheckStatus, RawFinding, join_replica_names};
+use super::{CheckOutcome, CheckStatus, FindingText, RawFinding, replicas_text};
 use crate::doctor::facts::{DoctorFacts, MeasuredRates, NetworkInterface, RateMeasurement};
-use crate::format::format_mib_rate;
+use crate::format::{format_mib_rate, format_percent};
 
 /// A replica below this fraction of the others' median is slow. On busy machines and networks,
 /// rates differ by a quarter from one second to the next, but not by half.
@@ -58,7 +58,8 @@ fn median_of_others(
     median(others.filter_map(|(_, sample)| of(sample)).collect())
 }
 
-const TOO_LITTLE_READ: &str = "too little was read to tell; name a larger file with --file";
+const TOO_LITTLE_READ: &str =
+    "too little data was read to compute a rate; name a larger file with --file";
 
 pub(super) fn slow(facts: &DoctorFacts) -> CheckOutcome {
     let measured = match measured_rates(facts) {
@@ -84,13 +85,19 @@ fn unreadable(facts: &DoctorFacts, measured: &MeasuredRates, i: usize) -> Option
     let file = &measured.file;
     let (text, remedy) = if let Some(error) = &sample.error {
         (
-            format!("{name}: {file} cannot be read: {error}"),
-            "name a file that all have with --file, or see to the copy",
+            FindingText::new(
+                format!("replica {name} cannot read the test file"),
+                format!("reading {file} failed: {error}"),
+            ),
+            "name a file that all replicas have, with --file; or repair this replica's copy",
         )
     } else if sample.silent {
         (
-            format!("{name}: {file} was not read within {} s", measured.seconds),
-            "its server, or its disk, hangs: journalctl -k",
+            FindingText::new(
+                format!("replica {name} delivers no data"),
+                format!("it delivered nothing of {file} in {} s", measured.seconds),
+            ),
+            "check its server and its disks for hangs: journalctl -k",
         )
     } else {
         return None;
@@ -117,14 +124,16 @@ fn slower(facts: &DoctorFacts, measured: &MeasuredRates, i: usize) -> Option<Raw
         status: if is_very_slow { CheckStatus::Bad } else { CheckStatus::Warn },
         replicas: vec![i],
         cost: (other - rate) / (all - rate + other),
-        text: format!(
-            "{} delivers {} alone, the others {}: fanfs gives it less to do, and has that much less",
-            facts.replicas[i].name,
-            format_mib_rate(rate),
-            format_mib_rate(other)
+        text: FindingText::new(
+            format!("replica {} is much slower than the others", facts.replicas[i].name),
+            format!(
+                "it delivers {} alone, the others {} (median)",
+                format_mib_rate(rate),
+                format_mib_rate(other)
+            ),
         ),
-        remedy: "compare it with the others: mount options (this table), its link (ethtool), \
-                   its node's load and disks (nfsiostat 1 here, iostat -x 1 there)"
+        remedy: "compare it with the others: mount options (see the table above), link (ethtool), \
+                 server load and disks (nfsiostat 1 here, iostat -x 1 on the server)"
             .to_owned(),
     })
 }
@@ -141,14 +150,14 @@ pub(super) fn latency(facts: &DoctorFacts) -> CheckOutcome {
             status: CheckStatus::Warn,
             replicas: vec![i],
             cost: 0.0,
-            text: format!(
-                "{}: a read of 4 KiB takes {mine:.1} ms, the others' {other:.1} ms: small reads \
-                 that it serves are that much later",
-                facts.replicas[i].name
+            text: FindingText::new(
+                format!("replica {} answers small reads late", facts.replicas[i].name),
+                format!("a read of 4 KiB takes {mine:.1} ms (median), on the others {other:.1} ms"),
             ),
-            remedy: "its way (traceroute, ping) and its node's load; [[affinity]] keeps trees of \
-                   small files on the others"
-                .to_owned(),
+            remedy:
+                "check the network path (traceroute, ping) and the server's load; [[affinity]] \
+                     keeps directories of small files on the other replicas"
+                    .to_owned(),
         })
     };
     CheckOutcome::Checked(measured.alone.iter().enumerate().filter_map(rule).collect())
@@ -186,21 +195,26 @@ pub(super) fn together(facts: &DoctorFacts) -> CheckOutcome {
     }
     let nothing = gain < MIN_GAIN;
     let bottleneck = find_bottleneck(facts, together, &readable);
-    let verdict = if nothing {
-        "reading through all gains nothing".to_owned()
+    let problem = if nothing {
+        "reading from all replicas is hardly faster than from the best one".to_owned()
     } else {
-        format!("fanfs can give {gain:.1} x of the best one, not {:.1} x", gain * sum / together)
+        let without = gain * sum / together;
+        format!(
+            "the replicas share a bottleneck: the speedup over the best replica is {gain:.1}x, not \
+             {without:.1}x"
+        )
     };
+    let evidence = format!(
+        "{} deliver {} together; the sum of their rates alone is {}; {}",
+        replicas_text(facts, &readable),
+        format_mib_rate(together),
+        format_mib_rate(sum),
+        bottleneck.text
+    );
     CheckOutcome::Checked(vec![RawFinding {
         status: if nothing { CheckStatus::Bad } else { CheckStatus::Warn },
         cost: 1.0 - together / sum,
-        text: format!(
-            "{} deliver {} together, and {} if each did what it does alone: {}; {verdict}",
-            join_replica_names(facts, &readable),
-            format_mib_rate(together),
-            format_mib_rate(sum),
-            bottleneck.text
-        ),
+        text: FindingText::new(problem, evidence),
         remedy: bottleneck.remedy,
         replicas: readable,
     }])
@@ -234,23 +248,26 @@ fn find_bottleneck(facts: &DoctorFacts, together: f64, replicas: &[usize]) -> Bo
     if let Some(link) = facts.interfaces.iter().find(full) {
         let mbit = link.speed_mbit.unwrap_or_default();
         let what = format!("the interface {} is full at {mbit} Mbit/s", link.name);
-        return Bottleneck::new(what, "a faster interface, a bond, or replicas behind another one");
+        let remedy = "use a faster interface, a bond, or replicas behind another interface";
+        return Bottleneck::new(what, remedy);
     }
     if !facts.one_connection.is_empty() || !facts.one_file_system.is_empty() {
-        let what = "some have one connection or one device".to_owned();
-        return Bottleneck::new(what, "see nfs.connection and replica.device");
+        let what = "some of them share a connection or a device".to_owned();
+        return Bottleneck::new(what, "see the findings nfs.connection and replica.device");
     }
     if let Some(idle) =
         facts.measured.as_ref().and_then(|m| m.idle).filter(|idle| *idle < MIN_IDLE_SHARE)
     {
-        let what = format!("this machine's processors were idle for {:.0} % only", idle * 100.0);
-        return Bottleneck::new(what, "ask again when it has less to do; more cores read more");
+        let what = format!("this machine's CPUs were only {} idle", format_percent(idle));
+        let remedy = "measure again when this machine is less busy; more cores read faster";
+        return Bottleneck::new(what, remedy);
     }
     let what =
-        "they share a bottleneck: one copy of the data behind several gateways (replication \
-                1), one server, or one link on the way"
+        "the cause may be one copy of the data behind several gateways (replication 1), one \
+                server, or one link that they share"
             .to_owned();
-    let remedy = "more copies (fanfs explain FILE shows where chunks are), gateways on the nodes that \
-                hold them, or a wider link: iperf3 to two servers at once tells the link from the disks";
+    let remedy = "add copies of the data (fanfs explain FILE shows where chunks are), use gateways \
+                  on the nodes that hold them, or a faster link; iperf3 to two servers at once \
+                  shows whether the link or the disks limit";
     Bottleneck::new(what, remedy)
 }

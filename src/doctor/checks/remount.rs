@@ -14,11 +14,11 @@ use crate::mount_table::option_rules::{
 pub(super) const MIN_BACKLOG: f64 = 1.0;
 
 /// The hint that follows commands that mount again.
-pub const PERSIST_HINT: &str = "  (first end what is mounted over it, with fanfs umount; put the \
-                                   same options into /etc/fstab or the .mount unit)";
+pub const PERSIST_HINT: &str = "  (unmount the volume first, with fanfs umount; put the same \
+                                   options in /etc/fstab or the .mount unit)";
 
 /// Four calls per segment: below a quarter of the segment, READs are small enough to cost rate. In
-/// the lab (docs/DOCTOR.md), 256 KiB and more deliver the same rate.
+/// the lab (benches/results/doctor.md), 256 KiB and more deliver the same rate.
 const MAX_CALLS_PER_SEGMENT: u64 = 4;
 
 /// One TCP connection is limited to one core at either end and carries 10 to 25 Gbit/s. From 25

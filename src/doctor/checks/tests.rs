@@ -198,7 +198,11 @@ fn what_is_planted_is_found_and_nothing_else() {
         let is_meant = |finding: &&Finding| finding.id != "nfs.alike" || *id == "nfs.alike";
         for finding in findings.iter().filter(is_meant) {
             assert_eq!((finding.id, finding.severity), (*id, *status), "plant {i}: {findings:#?}");
-            assert!(!finding.text.is_empty() && !finding.remedy.is_empty(), "{finding:#?}");
+            let FindingText { problem, evidence } = &finding.text;
+            assert!(
+                [problem, evidence, &finding.remedy].iter().all(|text| !text.is_empty()),
+                "{finding:#?}"
+            );
             assert!((0.0..=1.0).contains(&finding.cost), "{finding:#?}");
         }
         let row = rows.iter().find(|row| row.id == *id).expect("its row");

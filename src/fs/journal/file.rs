@@ -78,11 +78,11 @@ pub(in crate::fs) fn read(path: &Path) -> io::Result<JournalContents> {
         io::Error::new(io::ErrorKind::InvalidData, what)
     };
     if bytes.is_empty() {
-        return Err(invalid("the journal could not be written completely"));
+        return Err(invalid("the killed daemon could not write the journal completely"));
     }
-    let nonsense = || invalid("the journal makes no sense");
+    let nonsense = || invalid("the journal is corrupt");
     let mut rest =
-        bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("the journal has another form"))?;
+        bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("the journal has another format"))?;
     let mut head = next_frame(&mut rest).ok_or_else(nonsense)?.to_vec();
     let first = next_frame(&mut rest).ok_or_else(nonsense)?;
     let Ok(JournalEntry::Snapshot(snapshot)) = postcard::from_bytes(first) else {

@@ -81,7 +81,7 @@ fn remove_set_id_bits(file: &dyn BackendFile) {
     }
     let attributes = SetAttr { perm: Some(perm), ..SetAttr::default() };
     if let Err(error) = file.mutate(&FileMutation::SetAttr(attributes)) {
-        tracing::warn!(%error, "a changed file keeps its set-id bits");
+        tracing::warn!(%error, "cannot clear the set-id bits of a changed file");
     }
 }
 

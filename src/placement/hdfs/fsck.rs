@@ -176,9 +176,9 @@ enum BlockError {
     TooLong,
     #[error("a block's nodes are missing; the command needs -locations")]
     NoNodes,
-    #[error("a block's nodes end too early")]
+    #[error("the list of a block's nodes has a `]` without a `[`")]
     UnopenedBracket,
-    #[error("a block's nodes do not end")]
+    #[error("the list of a block's nodes has no closing `]`")]
     UnclosedBracket,
     #[error("more than {MAX_COPIES} copies of one chunk")]
     TooManyCopies,

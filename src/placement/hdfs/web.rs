@@ -114,7 +114,7 @@ impl WebHdfs {
     pub fn new(settings: WebHdfsSettings) -> Result<WebHdfs> {
         let WebHdfsSettings { urls, user, ca_file: ca, root, timeout: limit } = settings;
         if urls.is_empty() {
-            return Err(service_error("hdfs", "no NameNode's address is given"));
+            return Err(service_error("hdfs", "the configuration has no address of a NameNode"));
         }
         let name_nodes = urls.iter().map(|url| parse_name_node(url)).collect::<Result<_>>()?;
         let roots = match &ca {
@@ -163,7 +163,7 @@ impl WebHdfs {
             tokio::task::spawn_blocking(move || shared.query_name_nodes(&path, size, deadline));
         match tokio::time::timeout(limit, asking).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(service_error("hdfs", "asking was broken off")),
+            Ok(Err(_)) => Err(service_error("hdfs", "the query ended without an answer")),
             Err(_) => Err(PlacementError::TimedOut(limit)),
         }
     }
@@ -284,7 +284,7 @@ impl WebHdfsClient {
             ureq::Error::Timeout(_) => return PlacementError::TimedOut(self.timeout),
             ureq::Error::BodyExceedsLimit(_) => return PlacementError::TooLong(MAX_RESPONSE_BYTES),
             // These errors quote the URL.
-            ureq::Error::BadUri(_) | ureq::Error::Http(_) => "it cannot be asked".to_owned(),
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => "the request is not valid".to_owned(),
             // The prefix "io: " says nothing.
             ureq::Error::Io(error) => error.to_string(),
             error => error.to_string(),
@@ -342,8 +342,12 @@ fn service_error(at: &str, what: &str) -> PlacementError {
 /// Checks the address of a NameNode.
 fn parse_name_node(url: &str) -> Result<NameNode> {
     let url = url.trim_end_matches('/');
-    let wrong =
-        || service_error(&format!("{url:?}"), "is no NameNode's address such as http://nn1:9870");
+    let wrong = || {
+        service_error(
+            &format!("{url:?}"),
+            "is not the address of a NameNode such as http://nn1:9870",
+        )
+    };
     let uri: http::Uri = url.parse().map_err(|_| wrong())?;
     let is_plain = uri.path().trim_matches('/').is_empty() && uri.query().is_none();
     let is_web = matches!(uri.scheme_str(), Some("http" | "https"));

@@ -176,13 +176,13 @@ impl VersionedFile {
                 size = attr.size,
                 expected_mtime = version.mtime.0,
                 mtime = attr.mtime.0,
-                "a replica shows another version of a file and is kept off it"
+                "the replica has another version of a file; fanfs does not read the file from it"
             ),
             VolumeMode::Shared => {
-                tracing::debug!(replica, "a replica shows another version of a file")
+                tracing::debug!(replica, "the replica has another version of a file")
             }
         }
-        tracing::debug!(path = ?self.path, "the file in question");
+        tracing::debug!(path = ?self.path, "the file with another version");
     }
 
     fn open_by_name(

@@ -32,16 +32,16 @@ pub enum ScenarioError {
         max: usize,
     },
     /// The scenario reads neither data nor metadata.
-    #[error("[cluster] and [file] are needed, or [metadata]")]
+    #[error("the scenario needs [cluster] and [file], or [metadata]")]
     NothingToRead,
     /// A limit in `[read]` is 0.
-    #[error("a limit in [read] is 0; nothing could be read")]
+    #[error("a limit in [read] is 0; set it above 0 or remove it")]
     ZeroReadLimit,
     /// A node's disk or network has a rate of 0.
-    #[error("a node has a rate of 0; let a [[change]] make it hang")]
+    #[error("a node has a rate of 0; to make it hang, add a [[change]] with factor 0")]
     ZeroNodeRate,
     /// The file is empty, or has too many chunks.
-    #[error("file.size and file.chunk make no file of 1 to {max} chunks")]
+    #[error("file.size and file.chunk do not make a file of 1 to {max} chunks")]
     ChunkCount {
         /// The most chunks of a file.
         max: u64,
@@ -53,16 +53,16 @@ pub enum ScenarioError {
         factor: f64,
     },
     /// A reader reads blocks of 0 bytes.
-    #[error("reader.block is 0; nothing would be read")]
+    #[error("reader.block is 0; set it above 0")]
     ZeroBlock,
     /// A random reader has no number of reads.
-    #[error("reader.number is missing: how many reads")]
+    #[error("reader.number is missing; set the number of random reads")]
     MissingReadCount,
     /// A sequential reader has a number of reads.
-    #[error("reader.number is for random reads; remove it")]
+    #[error("reader.number is only for random reads; remove it")]
     UnusedReadCount,
     /// One of `reader.burst` and `reader.pause` is missing.
-    #[error("reader.burst and reader.pause go together")]
+    #[error("reader.burst and reader.pause must be set together")]
     BurstWithoutPause,
     /// There is no cluster to replay a recording on.
     #[error("the scenario has no [cluster] and [file] to replay on")]

@@ -151,7 +151,7 @@ impl Write for LineWriter {
         }
         report_lost_lines(self.0, unreported);
         if let Some(error) = self.0.take_rotation_error() {
-            tracing::warn!(target: TARGET, %error, "the log cannot be rotated, and grows");
+            tracing::warn!(target: TARGET, %error, "cannot rotate the log, so it grows");
         }
         // The caller would ignore an error.
         Ok(line.len())

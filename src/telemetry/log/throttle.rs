@@ -198,7 +198,7 @@ fn report(Suppressed { message: what, times }: Suppressed<Message>) {
     let Message { level, target, text } = what;
     macro_rules! tell {
         ($level:expr) => {
-            tracing::event!(target: TARGET, $level, left_out = times, of = target, "left out {times} more of: {text}")
+            tracing::event!(target: TARGET, $level, left_out = times, of = target, "suppressed {times} more of: {text}")
         };
     }
     match level {

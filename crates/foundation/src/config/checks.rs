@@ -1,4 +1,4 @@
-//! Checks of one value, for the tables that have such values: paths, ranges, counts, choices.
+//! Checks of single values: paths, ranges, counts, choices.
 
 use std::fmt::Display;
 use std::num::TryFromIntError;
@@ -8,16 +8,15 @@ use std::path::{Component, Path};
 use super::error::ConfigError;
 use super::key_index::{KeyIndex, nearest};
 
-/// A path that means the same directory wherever the daemon is started, and
-/// that compares equal to another spelling of itself. `..` does not: what it
-/// leads to depends on symbolic links.
+/// Checks that `path` means the same directory wherever the daemon starts, and that other
+/// spellings of it compare equal. Paths with `..` do not: their meaning depends on symbolic links.
 pub(super) fn check_path(outline: &KeyIndex<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
     let advice = if !path.starts_with('/') {
         "is not absolute; start it with /"
     } else if path.contains('\0') {
-        "has a NUL character in it; remove it"
+        "contains a NUL character; remove it"
     } else if Path::new(path).components().any(|part| part == Component::ParentDir) {
-        "has `..` in it; write the directory it leads to"
+        "contains `..`; write the path without it"
     } else {
         return Ok(());
     };
@@ -62,12 +61,8 @@ pub(super) fn parse_choice<T: Copy>(
         return Ok(*choice);
     }
     let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    let hint = match nearest(written, &names) {
-        Some(near) => format!("did you mean {near:?}?"),
-        None => {
-            let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-            format!("use {}", quoted.join(" or "))
-        }
-    };
-    Err(outline.refuse(key, format!("{written:?} is not known; {hint}")))
+    let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    let hint = nearest(written, &names).map(|near| format!(" (did you mean {near:?}?)"));
+    let hint = hint.unwrap_or_default();
+    Err(outline.refuse(key, format!("{written:?} is not valid; use {}{hint}", quoted.join(" or "))))
 }

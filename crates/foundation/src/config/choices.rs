@@ -1,7 +1,7 @@
-//! Keys whose value is one of a few words, and what each of the words means.
+//! Keys whose value is one of a few words, and the meaning of each word.
 //!
-//! The lists of words are in the order of the documents. [`super::raw`] publishes them in the
-//! schema; [`super::checks::parse_choice`] looks a word up.
+//! The lists are in the order of the documents. [`super::raw`] publishes them in the schema;
+//! [`super::checks::parse_choice`] looks a word up.
 
 use crate::volume::VolumeMode;
 
@@ -9,12 +9,12 @@ use crate::volume::VolumeMode;
 pub(super) const MODES: [(&str, VolumeMode); 2] =
     [("shared", VolumeMode::Shared), ("copies", VolumeMode::Copies)];
 
-/// Whether a volume may be written.
+/// What the mount may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing can be changed through the mount.
+    /// Nothing.
     ReadOnly,
-    /// Everything that the write replica lets its caller change.
+    /// Everything that the write replica allows the caller to change.
     ReadWrite,
 }
 
@@ -22,14 +22,14 @@ pub enum Access {
 pub(super) const ACCESSES: [(&str, Access); 2] =
     [("ro", Access::ReadOnly), ("rw", Access::ReadWrite)];
 
-/// How a replica's own page cache is used.
+/// Whether fanfs reads a replica through the page cache of its mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageCache {
-    /// Past it on NFS, through it elsewhere.
+    /// `Bypass` on NFS, `Use` elsewhere.
     Auto,
-    /// Through it.
+    /// Through the page cache.
     Use,
-    /// Past it, where the file system can do that.
+    /// With O_DIRECT where the file system supports it.
     Bypass,
 }
 
@@ -37,14 +37,14 @@ pub enum PageCache {
 pub(super) const PAGE_CACHES: [(&str, PageCache); 3] =
     [("auto", PageCache::Auto), ("use", PageCache::Use), ("bypass", PageCache::Bypass)];
 
-/// Who caches file data between reads.
+/// Where file data is cached between reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachePolicy {
     /// The kernel's page cache, kept across opens while the file is unchanged.
     Kernel,
     /// No cache: every read reaches fanfs.
     Direct,
-    /// One or the other, decided for each open.
+    /// One of the two, chosen at each open.
     Auto,
 }
 
@@ -52,12 +52,12 @@ pub enum CachePolicy {
 pub(super) const CACHES: [(&str, CachePolicy); 3] =
     [("auto", CachePolicy::Auto), ("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
 
-/// Which files the kernel reads from one replica by itself, past the daemon.
+/// Which files the kernel reads from one replica without the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passthrough {
     /// None.
     Off,
-    /// All, each as a whole from one replica.
+    /// All; each file from one replica.
     WholeFile,
 }
 
@@ -65,12 +65,12 @@ pub enum Passthrough {
 pub(super) const PASSTHROUGHS: [(&str, Passthrough); 2] =
     [("off", Passthrough::Off), ("whole-file", Passthrough::WholeFile)];
 
-/// Who keeps the locks of fcntl(2) and flock(2).
+/// Where locks of fcntl(2) and flock(2) are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// The write replica, so that they hold for other clients as well.
+    /// On the write replica, for all clients.
     Forward,
-    /// This machine's kernel, for this mount alone.
+    /// In this machine's kernel, for this mount only.
     Local,
 }
 
@@ -78,14 +78,14 @@ pub enum LockMode {
 pub(super) const LOCKS: [(&str, LockMode); 2] =
     [("forward", LockMode::Forward), ("local", LockMode::Local)];
 
-/// How log lines look, and where they go.
+/// The format of log lines, and their destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     Text,
     /// One JSON object a line.
     Json,
-    /// To systemd's journal, with its fields.
+    /// systemd's journal, with its fields.
     Journald,
 }
 
@@ -104,7 +104,7 @@ pub(super) enum ProviderKind {
     Exec,
 }
 
-/// Tools whose output fanfs reads.
+/// Cluster tools whose output fanfs parses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterTool {
     /// `hadoop mfs -ls`
@@ -113,7 +113,7 @@ pub enum ClusterTool {
     Hdfs,
     /// `ceph osd map`
     CephFs,
-    /// The pathinfo attribute.
+    /// The `pathinfo` extended attribute.
     GlusterFs,
     /// `lfs getstripe`
     Lustre,

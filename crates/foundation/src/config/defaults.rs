@@ -1,5 +1,5 @@
-//! Defaults and ranges, each with its reason; `docs/CONFIGURATION.md` repeats
-//! them for operators and a test compares `config/example.toml` with them.
+//! Defaults and ranges, each with its reason. `docs/CONFIGURATION.md` repeats them for operators;
+//! tests compare it and `config/example.toml` with them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,193 +9,186 @@ use bytesize::{KIB, MIB};
 use super::choices::{CachePolicy, LogFormat, Passthrough};
 use super::units::{Rate, Share, Size, Time};
 
-/// MapR's default chunk; a multiple of HDFS's block (128 MiB) and of CephFS's
-/// object (4 MiB), so that a wrong guess costs locality and nothing else.
+/// MapR's default chunk size. It is a multiple of HDFS's block (128 MiB) and of CephFS's object
+/// (4 MiB), so a wrong guess costs only locality.
 pub(super) const CHUNK_SIZE: Size = Size(256 * MIB);
 
-/// A volume with one replica is useful; the others join when they are well.
+/// A volume with one replica is useful; the others join when they are healthy.
 pub(super) const MIN_REPLICAS: usize = 1;
 
-/// One FUSE read is at most 256 pages by default, and one READ of Linux's NFS
-/// client at most 1 MiB: one segment is one request on the wire.
+/// A FUSE read is at most 256 pages by default, and a READ of Linux's NFS client at most 1 MiB. So
+/// one segment is one request on the wire. Other sizes: benches/results/sweep.md.
 pub(super) const SEGMENT_SIZE: Size = Size(MIB);
-/// Below 64 KiB the round trip costs more than the data; above 16 MiB one late
-/// segment on a 100 MB/s replica holds its reader for more than 160 ms.
+/// Below 64 KiB the round trip costs more than the data. Above 16 MiB one late segment on a
+/// replica of 100 MB/s delays its reader by more than 160 ms.
 pub(super) const SEGMENT_SIZE_RANGE: RangeInclusive<Size> = Size(64 * KIB)..=Size(16 * MIB);
 
-/// Bandwidth times delay of 2 GiB/s over 30 ms, about what two 10 Gbit/s
-/// replicas have together; a quarter of the default memory budget, so
-/// that four sequential readers run at full speed.
+/// Bandwidth times latency of 2 GiB/s at 30 ms, about the bandwidth of two 10 Gbit/s replicas. It
+/// is a quarter of the default memory budget, so four sequential readers run at full speed.
 pub(super) const READAHEAD_MAX: Size = Size(64 * MIB);
 
-/// A thread is one positioned read under way. Eight default segments under way
-/// fill a 10 Gbit/s path (1.1 GiB/s) up to 7 ms of latency.
+/// Each thread has one positioned read in flight. Eight default segments in flight fill a 10 Gbit/s
+/// path (1.1 GiB/s) at a latency of up to 7 ms.
 pub(super) const THREADS_PER_REPLICA: usize = 8;
-/// One thread could not look up a name while it reads. 64 replicas of 256
-/// threads are 16384, half of the kernel's smallest default `pid_max`.
+/// A single thread could not look up a name while it reads. 64 replicas with 256 threads each have
+/// 16384 threads, half of the kernel's smallest default `pid_max`.
 pub(super) const THREADS_PER_REPLICA_RANGE: RangeInclusive<i64> = 2..=256;
 
-/// Twice the rate times latency of a 10 Gbit/s path of 14 ms. The scheduler's
-/// own cap is lower for most replicas; this one bounds it.
+/// Twice the rate times latency of a 10 Gbit/s path with 14 ms. The scheduler's own limit is lower
+/// for most replicas; this is its upper bound.
 pub(super) const MAX_IN_FLIGHT: Size = Size(32 * MIB);
 
-/// Half of what the NFS client waits over TCP before it retries (`timeo=600`,
-/// 60 s): fanfs answers before the mount below has made up its mind.
+/// Half of the 60 s (`timeo=600`) after which an NFS client retries over TCP: fanfs answers before
+/// the mount below does.
 pub(super) const DEADLINE: Time = Time(Duration::from_secs(30));
-/// Below 100 ms a healthy disk that spins up or a server that collects garbage
-/// is an error; an application cannot be killed before its request ends, so
-/// no user waits longer than an hour.
+/// Below 100 ms, a healthy disk that spins up or a server in garbage collection would be an error.
+/// An application may wait for its request this long, so an hour is the limit.
 pub(super) const DEADLINE_RANGE: RangeInclusive<Time> =
     Time(Duration::from_millis(100))..=Time(Duration::from_secs(3600));
 
-/// An NFSv4 server refuses opens for 90 s after it has started (its grace period), and a
-/// client notices after up to 60 s over TCP that it is back; twice that. A reader of a hard
-/// mount waits for ever.
+/// An NFSv4 server refuses opens for 90 s after its start (its grace period), and a client over TCP
+/// notices up to 60 s later that the server is back. This is twice the sum. A reader of a hard
+/// mount waits forever.
 pub(super) const DEADLINE_ALL: Time = Time(Duration::from_secs(300));
 
-/// Far above what a healthy replica takes for a segment, and a sixth of the
-/// deadline, so that several replicas in turn may fail to answer.
+/// Far above a healthy replica's time for a segment, and a sixth of the deadline, so several
+/// replicas in turn may fail to answer.
 pub(super) const ATTEMPT_DEADLINE: Time = Time(Duration::from_secs(5));
-/// Shorter is what hedging is for, which learns its delay instead.
+/// Hedging covers shorter delays, and learns its delay.
 pub(super) const ATTEMPT_DEADLINE_MIN: Time = Time(Duration::from_millis(50));
 
-/// A block of 64 KiB in a thousand segments, and one for each replica of a file of
-/// several: next to nothing (docs/CONFIGURATION.md), and a file that was copied
-/// badly is noticed when it is read.
+/// One block of 64 KiB in a thousand segments, and one per replica of a file with several segments.
+/// The cost is negligible (benches/results/defaults.md), and a read notices a file that was copied
+/// badly.
 pub(super) const COMPARE: Share = Share(0.001);
 
-/// Files that fit stay in memory, files that do not push nothing out of it; which
-/// is which is decided for each open (`fs::cache_mode`).
+/// Files that fit stay in memory; larger files evict nothing. Each open decides (`fs::cache_mode`);
+/// figures: benches/results/cache-policies.md.
 pub(super) const CACHE: CachePolicy = CachePolicy::Auto;
 
-/// One replica's rate, and no other one when it fails: whoever wants that says so.
+/// Passthrough gives one replica's rate, without failover, so it is opt-in.
 pub(super) const PASSTHROUGH: Passthrough = Passthrough::Off;
 
-/// To write back what a client has in memory takes minutes over a slow gateway, and
-/// to give up earlier would call a success a failure. An NFS client never does.
+/// A client needs minutes to write back its cached data over a slow gateway. A shorter deadline
+/// would report a success as a failure. An NFS client never gives up.
 pub(super) const WRITE_DEADLINE: Time = Time(Duration::from_secs(300));
 
-/// For as long an NFS client may take names and attributes to be what it saw last
-/// (acregmax and acdirmax, 60 s), and something on top for the way.
+/// An NFS client caches names and attributes for at most 60 s (`acregmax` and `acdirmax`), plus a
+/// margin for the network. Measured: benches/results/defaults.md.
 pub(super) const WRITE_LAG: Time = Time(Duration::from_secs(65));
-/// 0 is for replicas mounted with `noac`, or directories of one machine; an hour for
-/// mounts with `actimeo=3600`.
+/// 0 suits replicas mounted with `noac` and local directories. The maximum suits mounts with
+/// `actimeo=3600`.
 pub(super) const WRITE_LAG_RANGE: RangeInclusive<Time> =
     Time(Duration::ZERO)..=Time(Duration::from_secs(3700));
 
 /// Four readers' full readahead, or the in-flight limit of eight replicas.
 pub(super) const BUDGET: Size = Size(256 * MIB);
-/// With fewer segments than this a few readers take turns instead of reading
-/// ahead; the default budget has 16 of the largest segments.
+/// With fewer segments, a few readers take turns instead of reading ahead. The default budget has
+/// room for 16 of the largest segments.
 pub(super) const BUDGET_MIN_SEGMENTS: u64 = 16;
 
-/// No replica is preferred before there is a measurement.
+/// No replica is preferred before it is measured.
 pub(super) const WEIGHT: f64 = 1.0;
-/// A thousandth to a thousand: 100 Mbit/s and 100 Gbit/s differ by that much.
+/// A thousandth to a thousand: 100 Mbit/s and 100 Gbit/s differ by a factor of 1000.
 pub(super) const WEIGHT_RANGE: RangeInclusive<f64> = 0.001..=1000.0;
 
-/// A default segment comes back within 16 s, before the default deadline.
+/// At this rate a default segment takes 16 s, less than the default deadline.
 pub(super) const MAX_RATE_MIN: Rate = Rate(64 * KIB);
 
-/// An unmounted mount point is an empty directory, and an empty replica looks
-/// like a volume without files.
+/// An unmounted mount point is an empty directory, and looks like a volume without files.
 pub(super) const REQUIRE_MOUNT: bool = true;
 
-/// Two take requests at any time; the others may be inside a small read of a
-/// replica. With 10 on two CPUs nothing more was gained (docs/PERFORMANCE.md).
+/// Two threads always receive requests; the others may do small reads of a replica. On two CPUs,
+/// 10 threads gained nothing over 6 (benches/results/sweep.md).
 pub(super) const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 6..=12;
-/// One for every replica there may be is more than any measurement asked for.
+/// One for each possible replica, more than any measurement needed.
 pub(super) const FUSE_THREADS_RANGE: RangeInclusive<i64> = 1..=64;
 
-/// Four more than the CPUs that this process may use, clamped to 6 and 12.
+/// The number of CPUs that this process may use plus four, from 6 to 12.
 pub(super) fn fuse_threads() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     (cpus + 4).clamp(*FUSE_THREADS_DEFAULT.start(), *FUSE_THREADS_DEFAULT.end())
 }
 
-/// Other users stay out, as with every FUSE mount; `user_allow_other` in
-/// `/etc/fuse.conf` is the administrator's to give.
+/// Other users stay out, as with every FUSE mount. Only the administrator can set
+/// `user_allow_other` in `/etc/fuse.conf`.
 pub(super) const ALLOW_OTHER: bool = false;
 
-/// The kernel's own limits, 128 KiB of readahead and 16 requests in the
-/// background, do not cover a network. Where they may not be raised, that is not
-/// an error.
+/// The kernel's default readahead of 128 KiB does not cover a network. Missing permission to raise
+/// it is not an error.
 pub(super) const KERNEL_TUNING: bool = true;
 
-/// Pages are handed on rather than copied wherever that can be done: it halves
-/// the processor time of a read (docs/PERFORMANCE.md).
+/// Passing pages on takes about two thirds of the processor time of copying them
+/// (benches/results/sweep.md).
 pub(super) const SPLICE: bool = true;
 
-/// One FUSE read, one default segment. fanfs reads ahead itself; with more of
-/// the kernel's on top, Linux 6.12 was slower than 6.1 by half (measured).
+/// One FUSE read, one default segment. fanfs reads ahead itself. With 8 MiB of kernel readahead, a
+/// plain round-robin was half as fast under Linux 6.12 as under 6.1 (benches/results/defaults.md).
 pub(super) const KERNEL_READAHEAD: Size = Size(MIB);
-/// 0 turns it off; 64 MiB is fanfs's own readahead by default.
+/// 0 turns it off; 64 MiB is the default of fanfs's own readahead.
 pub(super) const KERNEL_READAHEAD_RANGE: RangeInclusive<Size> = Size(0)..=Size(64 * MIB);
 
-/// The kernel's own readahead and asynchronous direct reads. The kernel's
-/// default of 12 would leave fast replicas idle. What is beyond it waits in the
-/// kernel, first come, first served, where files do not take turns: with 64, one
-/// of 256 readers waited four times as long for a read as with 256.
+/// Background requests are the kernel's readahead and asynchronous direct reads. The kernel's
+/// default of 12 would leave fast replicas idle. Requests above the limit wait in the kernel in
+/// order of arrival, where files do not take turns. With 64, one of 256 readers waited four times
+/// as long for a read as with 256 (benches/results/many-readers.md).
 pub(super) const MAX_BACKGROUND: u16 = 256;
-/// What the kernel takes.
+/// The kernel's range.
 pub(super) const MAX_BACKGROUND_RANGE: RangeInclusive<i64> = 1..=65_535;
 
-/// libfuse's default; below it every `stat` in a loop reaches the replicas.
+/// libfuse's default. Below it, every `stat` in a loop reaches the replicas.
 pub(super) const ATTRIBUTE_TTL: Time = Time(Duration::from_secs(1));
-/// Longer than an hour is a changed file that nobody sees the same day.
+/// With more than an hour, changes could stay invisible for a day.
 pub(super) const ATTRIBUTE_TTL_RANGE: RangeInclusive<Time> =
     Time(Duration::ZERO)..=Time(Duration::from_secs(3600));
 
-/// What Prometheus is most often told to scrape by: each of its looks at
-/// node_exporter finds a file that is newer than the one before.
+/// Prometheus's usual scrape interval: each scrape of node_exporter finds a newer file.
 pub(super) const METRICS_INTERVAL: Time = Time(Duration::from_secs(15));
-/// Below a second it is the collector's own work that is measured; an hour is
-/// longer than Prometheus goes on showing what it has last seen (five minutes).
+/// Below a second the metrics would mostly measure their own collection. An hour is longer than
+/// Prometheus shows an old value (five minutes).
 pub(super) const METRICS_INTERVAL_RANGE: RangeInclusive<Time> =
     Time(Duration::from_secs(1))..=Time(Duration::from_secs(3600));
 
-/// What fanfs does, and what is wrong with what it is made of.
+/// fanfs's own activity, and warnings of its dependencies.
 pub(super) const LOG_LEVEL: &str = "warn,fanfs=info";
 
-/// A log is read by people before there is somebody who collects it.
+/// People read a log before any log collector is set up.
 pub(super) const LOG_FORMAT: LogFormat = LogFormat::Text;
 
-/// A replica that fails makes a message for each of its threads, eight by default; more
-/// of the same message within ten seconds say nothing new.
+/// A replica that fails causes one message for each of its threads, eight by default. More of the
+/// same message within ten seconds add nothing.
 pub(super) const LOG_RATE: u32 = 10;
 /// 0 turns it off.
 pub(super) const LOG_RATE_RANGE: RangeInclusive<i64> = 0..=1_000_000;
 
-/// Some 80,000 lines, and the same again in the file before: little memory for `/run`,
-/// which is a tmpfs.
+/// About 80,000 lines, and as many in the previous file. `/run` is a tmpfs, so this takes memory.
 pub(super) const LOG_MAX_SIZE: Size = Size(10 << 20);
-/// Below, hardly an incident fits into it; 0 turns rotation off.
+/// A smaller file could not hold the lines of one incident. 0 turns rotation off.
 pub(super) const LOG_MAX_SIZE_RANGE: RangeInclusive<Size> = Size(16 << 10)..=Size(1 << 30);
 
-/// `hadoop` and `hdfs` start a JVM, which takes seconds on a busy node, and the
-/// namenode of a large cluster may be collecting garbage.
+/// `hadoop` and `hdfs` start a JVM, which takes seconds on a busy node, and the NameNode of a large
+/// cluster may be in garbage collection.
 pub(super) const PLACEMENT_TIMEOUT: Time = Time(Duration::from_secs(20));
-/// Longer than an hour is a provider that hangs.
+/// A provider that takes longer than an hour hangs.
 pub(super) const PLACEMENT_TIMEOUT_RANGE: RangeInclusive<Time> =
     Time(Duration::from_millis(100))..=Time(Duration::from_secs(3600));
 
-/// Chunks stay where they are until a node fails or a balancer runs, which are
-/// matters of minutes to hours; a replica that behaves as if they had moved
-/// makes fanfs ask before that.
+/// Chunks move only if a node fails or a balancer runs, which takes minutes to hours. If a
+/// replica's timing shows that chunks have moved, fanfs asks earlier.
 pub(super) const PLACEMENT_TTL: Time = Time(Duration::from_secs(600));
-/// Below a second every file read is a call to the provider; longer than a week
-/// is a table, which is read anew when it changes.
+/// Below a second every read of a file would call the provider. For placement that is stable for
+/// more than a week, use a table, which fanfs reads again when it changes.
 pub(super) const PLACEMENT_TTL_RANGE: RangeInclusive<Time> =
     Time(Duration::from_secs(1))..=Time(Duration::from_secs(7 * 86_400));
 
-/// A namenode that fails over is back in this time.
+/// A NameNode failover takes less.
 pub(super) const PLACEMENT_RETRY_AFTER: Time = Time(Duration::from_secs(30));
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// It has no figure that could be compared, so its words are.
+    /// This default has no number to compare, so the test compares its words.
     #[test]
     fn the_documents_say_how_many_session_threads_there_are() {
         let least = FUSE_THREADS_DEFAULT.start();

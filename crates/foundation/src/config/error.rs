@@ -1,8 +1,7 @@
-//! What can be wrong with a configuration, each in one line.
+//! The errors of a configuration, each in one line.
 //!
-//! `FILE:LINE: key `read.segment_size`: what is wrong; what to do`. One line,
-//! because it ends up in a journal, in a mount helper's output or in a job log,
-//! where the second line is the one that gets lost.
+//! The form is `FILE:LINE: key `read.segment_size`: problem; fix`. One line, because errors go to
+//! journals, mount helpers' output and job logs, which often lose a second line.
 
 use std::fmt;
 use std::io;
@@ -25,7 +24,7 @@ impl ConfigError {
     pub(super) fn syntax(file: &Path, text: &str, error: &toml::de::Error) -> Self {
         let span = error.span();
         let line = span.as_ref().map(|span| line_of(text.as_bytes(), span.start));
-        // The parser says what it expected but not what it found there.
+        // The parser names what it expected, but not what it found.
         let found = span
             .and_then(|span| text.get(span))
             .map(str::trim)
@@ -36,12 +35,12 @@ impl ConfigError {
     }
 }
 
-/// What is wrong, and what to do about it; the place is known to [`ConfigError`].
+/// The problem and its fix; [`ConfigError`] has the place.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
     #[error("cannot be read: {what}; {advice}")]
     Unreadable { what: String, advice: &'static str },
-    #[error("is larger than 1MiB; give fanfs the volume's configuration, a TOML file")]
+    #[error("is larger than 1MiB; use a volume's configuration file (TOML)")]
     TooLarge,
     #[error("is not UTF-8; save it as UTF-8 text")]
     NotUtf8,
@@ -61,21 +60,21 @@ impl Problem {
     pub(super) fn unreadable(error: &io::Error) -> Self {
         let advice = match error.kind() {
             io::ErrorKind::NotFound => "check the path",
-            io::ErrorKind::PermissionDenied => "let the user that runs fanfs read it",
-            io::ErrorKind::IsADirectory => "give the file in it",
-            io::ErrorKind::InvalidInput => "write the configuration to a regular file",
+            io::ErrorKind::PermissionDenied => "make it readable for the user that runs fanfs",
+            io::ErrorKind::IsADirectory => "name a file in it",
+            io::ErrorKind::InvalidInput => "use a regular file",
             _ => "check the file system it is on",
         };
         Self::Unreadable { what: error.to_string(), advice }
     }
 }
 
-/// The line, from 1, on which the byte at `offset` stands.
+/// The line, from 1, of the byte at `offset`.
 pub(super) fn line_of(text: &[u8], offset: usize) -> usize {
     1 + text.iter().take(offset).filter(|byte| **byte == b'\n').count()
 }
 
-/// `FILE:LINE: `, or `FILE: ` where there is no one line to blame.
+/// `FILE:LINE: `, or `FILE: ` for an error that has no single line.
 struct LinePrefix<'a>(&'a Path, Option<usize>);
 
 impl fmt::Display for LinePrefix<'_> {
@@ -88,8 +87,8 @@ impl fmt::Display for LinePrefix<'_> {
     }
 }
 
-/// Text that is not ours, with control characters escaped: a line break in a
-/// file name or in a quoted value must not break the one line.
+/// Foreign text with control characters escaped: a line break in a file name or a quoted value
+/// must not split the error.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {

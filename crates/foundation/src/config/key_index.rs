@@ -1,8 +1,8 @@
-//! Which keys a file has, where they stand, and whether fanfs knows them.
+//! Which keys a file has, their positions, and whether fanfs knows them.
 //!
-//! serde reports an unknown field without its table and a wrong value without
-//! its key. The outline is the file's keys in full dotted form with their places
-//! in the text, so that every later refusal can name both from either one.
+//! serde reports an unknown field without its table and a wrong value without its key. The outline
+//! has the file's keys in full dotted form with their positions in the text. With it, each later
+//! error can name the key and the line.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::error::{ConfigError, Problem, line_of};
 use super::raw;
 
-/// The keys of one file. Dotted form: `read.cache`, `replica[2].path`, the
-/// replicas counted from 1 as in the default names `r1`, `r2`.
+/// The keys of one file. Dotted form: `read.cache`, `replica[2].path`. Replicas count from 1, as in
+/// the default names `r1`, `r2`.
 pub(super) struct KeyIndex<'a> {
     file: &'a Path,
     text: &'a str,
@@ -25,13 +25,13 @@ pub(super) struct KeyIndex<'a> {
 struct Key {
     /// Full dotted form.
     path: String,
-    /// The table it stands in, `None` for tables and what stands beside them.
+    /// The table that contains it; `None` for tables and top-level keys.
     table: Option<String>,
     name: String,
     kind: KeyKind,
-    /// Where the key stands; for the n-th table of an array, the whole table.
+    /// The position of the key; for the n-th table of an array, the whole table.
     span: Range<usize>,
-    /// Where the value stands.
+    /// The position of the value.
     value_span: Range<usize>,
 }
 
@@ -41,7 +41,7 @@ enum KeyKind {
     Table,
     /// `[[name]]`
     TableArray,
-    /// One of the tables of an array; has no name of its own to check.
+    /// One of the tables of an array; it has no name of its own to check.
     TableElement,
     Value,
 }
@@ -62,13 +62,12 @@ impl<'a> KeyIndex<'a> {
     pub(super) fn new(file: &'a Path, text: &'a str, root: &DeTable<'_>) -> Self {
         let mut outline = Self { file, text, keys: Vec::new() };
         outline.add_table(None, "", root);
-        // TOML tables iterate in alphabetical order; the first thing wrong is
-        // the first in the file.
+        // TOML tables iterate in alphabetical order, but errors must come in the order of the file.
         outline.keys.sort_by_key(|key| key.span.start);
         outline
     }
 
-    /// Adds the keys of `table`, and one level below it.
+    /// Adds the keys of `table` and of the tables in it.
     fn add_table(&mut self, table: Option<&str>, prefix: &str, content: &DeTable<'_>) {
         for (key, value) in content.iter() {
             let name: &str = key.get_ref();
@@ -133,11 +132,11 @@ impl<'a> KeyIndex<'a> {
                 _ if key.kind == wanted => Ok(()),
                 KeyKind::TableArray => {
                     let what =
-                        format!("must be a list of tables; start each {0} with [[{0}]]", key.name);
+                        format!("must be a list of tables; begin each one with [[{0}]]", key.name);
                     Err(self.refuse(&key.path, what))
                 }
                 _ => {
-                    let what = format!("must be one table; start it once, with [{}]", key.name);
+                    let what = format!("must be one table; begin it once, with [{}]", key.name);
                     Err(self.refuse(&key.path, what))
                 }
             };
@@ -163,8 +162,8 @@ impl<'a> KeyIndex<'a> {
 
     fn check_key(&self, key: &Key, table: &str) -> Result<(), ConfigError> {
         let known = raw::keys(table);
-        // An unknown table is reported as such, not by its first key; it stands
-        // before its keys but for dotted and out-of-order ones.
+        // An unknown table has its own error, so its keys cause none. The table comes before its
+        // keys, except for dotted and out-of-order ones.
         if known.contains(&key.name.as_str()) || known.is_empty() {
             return Ok(());
         }
@@ -172,15 +171,15 @@ impl<'a> KeyIndex<'a> {
             .or_else(|| nearest(&key.name, known).map(|near| format!("did you mean `{near}`?")))
             .unwrap_or_else(|| {
                 let keys = join(known.iter().map(|key| format!("`{key}`")));
-                format!("{} knows {keys}", table_header(&table))
+                format!("{} has the keys {keys}", table_header(&table))
             });
         let problem = Problem::UnknownKey { key: key.path.clone(), hint };
         Err(ConfigError::new(self.file, Some(self.line(key)), problem))
     }
 
-    /// What serde refused, with the key it refused it for.
+    /// The error for a value that serde refused, with its key.
     pub(super) fn type_error(&self, error: &toml::de::Error) -> ConfigError {
-        // serde names Rust's types; the reader is an operator.
+        // serde names Rust's types, which an operator does not know.
         let what = error
             .message()
             .replace(" as i128,", ",")
@@ -201,14 +200,14 @@ impl<'a> KeyIndex<'a> {
         }
     }
 
-    /// Refuses the value of the key with this dotted form.
+    /// The error for the value of `key`, a dotted form.
     pub(super) fn refuse(&self, key: &str, what: impl Into<String>) -> ConfigError {
         let problem = Problem::Refused { key: key.to_owned(), what: what.into() };
         ConfigError::new(self.file, self.nearest_line(key), problem)
     }
 
-    /// Refuses `value` of `key` because `other` contradicts it: blames the line
-    /// of `key`, or, where that has its default, of `other`.
+    /// The error for `value` of `key`, which contradicts `other`. It has the line of `key`, or of
+    /// `other` if `key` has its default.
     pub(super) fn conflict(
         &self,
         key: &str,
@@ -223,18 +222,18 @@ impl<'a> KeyIndex<'a> {
         ConfigError::new(self.file, line, Problem::Refused { key: key.to_owned(), what })
     }
 
-    /// Refuses a file without the key with this dotted form.
+    /// The error for a file without `key`, a dotted form.
     pub(super) fn missing(&self, key: &str, advice: &'static str) -> ConfigError {
         let problem = Problem::Missing { key: key.to_owned(), advice };
         ConfigError::new(self.file, self.nearest_line(key), problem)
     }
 
-    /// The file this is the outline of.
+    /// The file that the outline describes.
     pub(super) fn file(&self) -> &Path {
         self.file
     }
 
-    /// The line of a key or, where it is not in the file, of its table.
+    /// The line of a key, or of its table if the file does not have the key.
     fn nearest_line(&self, path: &str) -> Option<usize> {
         let table = path.split_once('.').map_or(path, |(table, _)| table);
         self.find(path).or_else(|| self.find(table)).map(|key| self.line(key))
@@ -249,7 +248,7 @@ impl<'a> KeyIndex<'a> {
     }
 }
 
-/// A key as TOML would have it written; quoted ones escape their line breaks.
+/// A key in TOML syntax; a quoted key has its line breaks escaped.
 fn bare_or_quoted(name: &str) -> String {
     let bare = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     match name.is_empty() || !name.bytes().all(bare) {
@@ -266,7 +265,7 @@ fn join(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-/// The table other than `here` that has a key of exactly this name.
+/// Suggests a table other than `here` that has a key with exactly this name.
 fn other_table_hint(name: &str, here: Option<&str>) -> Option<String> {
     if raw::tables().contains(&name) {
         return None;
@@ -276,8 +275,8 @@ fn other_table_hint(name: &str, here: Option<&str>) -> Option<String> {
     Some(format!("did you mean `{name}` in {}?", table_header(table)))
 }
 
-/// What `word` was probably meant to be: the known word with the fewest typing
-/// errors in between, at most one for every three letters.
+/// The known word that `word` probably means: the one with the fewest typing errors, at most one
+/// per three letters.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let lower = word.to_lowercase();
     let distance = |known: &&str| strsim::damerau_levenshtein(&lower, known);

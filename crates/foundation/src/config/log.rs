@@ -1,4 +1,4 @@
-//! `[log]`: what a volume's daemon logs, and how.
+//! `[log]`: what the daemon of a volume logs, and how.
 
 use tracing_subscriber::EnvFilter;
 
@@ -8,16 +8,16 @@ use super::error::ConfigError;
 use super::key_index::{KeyIndex, nearest};
 use super::{defaults, raw};
 
-/// What is logged.
+/// The validated `[log]` table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogConfig {
-    /// A filter as `FANFS_LOG` takes it, which has precedence.
+    /// A filter in the syntax of `FANFS_LOG`, which takes precedence.
     pub level: String,
-    /// How lines look.
+    /// The format of log lines.
     pub format: LogFormat,
-    /// How often the same message is logged within ten seconds; 0: always.
+    /// Most times that the same message is logged in ten seconds; 0: no limit.
     pub rate: u32,
-    /// Size at which a log file is rotated, bytes; 0: never.
+    /// Size at which the daemon rotates a log file, bytes; 0: never.
     pub max_size: u64,
 }
 
@@ -59,13 +59,13 @@ pub(super) fn validate(
     Ok(LogConfig { level, format, rate, max_size: max_size.0 })
 }
 
-/// A word alone that is no level would be a target, with everything of it logged: more
-/// likely it is a level that was misspelt.
+/// Refuses a single word that is not a level. `EnvFilter` would take it as a target and log all of
+/// it, but it is more likely a misspelled level.
 fn check_level(level: &str, outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
     const KEY: &str = "log.level";
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     for part in level.split(',').map(str::trim) {
-        // What spans have in them may have commas in it.
+        // The fields of a span filter, in brackets, may contain commas.
         let named = part.rsplit_once('=').map_or(part, |(_, level)| level);
         if is_level(named) || level.contains('[') {
             continue;
@@ -74,7 +74,7 @@ fn check_level(level: &str, outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("use {}, or TARGET=LEVEL", LEVELS.join(", ")),
         };
-        return Err(outline.refuse(KEY, format!("{named:?} is no level; {hint}")));
+        return Err(outline.refuse(KEY, format!("{named:?} is not a level; {hint}")));
     }
     match EnvFilter::builder().parse(level) {
         Ok(_) => Ok(()),

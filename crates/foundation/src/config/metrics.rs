@@ -1,4 +1,4 @@
-//! `[metrics]`: where a volume's metrics are to be had.
+//! `[metrics]`: where a volume publishes its metrics.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,12 +10,12 @@ use super::error::ConfigError;
 use super::key_index::KeyIndex;
 use super::{defaults, raw};
 
-/// Where metrics are published; nowhere by default.
+/// Where the daemon publishes metrics; nowhere by default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetricsConfig {
-    /// Answers HTTP requests here.
+    /// The address of the HTTP endpoint.
     pub listen: Option<ListenAddress>,
-    /// Writes them here.
+    /// The file for node_exporter.
     pub textfile: Option<TextfileConfig>,
 }
 
@@ -31,9 +31,9 @@ pub enum ListenAddress {
 /// A file for the textfile collector of node_exporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextfileConfig {
-    /// Absolute, and ends in `.prom`.
+    /// An absolute path that ends in `.prom`.
     pub path: PathBuf,
-    /// How often it is written.
+    /// How often the daemon writes it.
     pub interval: Duration,
 }
 
@@ -46,8 +46,8 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// The longest path of a socket. The kernel takes 107 bytes, and it is made under a
-/// longer name first.
+/// The longest path of a socket. The kernel allows 107 bytes, and the daemon first creates the
+/// socket under a longer name.
 const MAX_SOCKET_PATH: usize = 100;
 
 /// Checks `[metrics]`.
@@ -59,14 +59,17 @@ pub(super) fn validate(
     let interval = written.interval.unwrap_or(defaults::METRICS_INTERVAL);
     check_range(outline, "metrics.interval", interval, defaults::METRICS_INTERVAL_RANGE)?;
     if written.interval.is_some() && written.textfile.is_none() {
-        let what = "is how often `metrics.textfile` is written; add that, or remove this";
+        let what = "has no effect without `metrics.textfile`; add `textfile`, or remove `interval`";
         return Err(outline.refuse("metrics.interval", what));
     }
     let textfile = |path: String| {
         const KEY: &str = "metrics.textfile";
         check_path(outline, KEY, &path)?;
         if Path::new(&path).extension().is_none_or(|extension| extension != "prom") {
-            let what = format!("{path:?} does not end in .prom; node_exporter reads no other");
+            let what = format!(
+                "{path:?} does not end in .prom; rename it, because node_exporter reads only \
+                 such files"
+            );
             return Err(outline.refuse(KEY, what));
         }
         Ok(TextfileConfig { path: path.into(), interval: interval.0 })
@@ -79,8 +82,10 @@ fn parse_listen(text: &str, outline: &KeyIndex<'_>) -> Result<ListenAddress, Con
     if let Some(path) = text.strip_prefix("unix:") {
         check_path(outline, KEY, path)?;
         if path.len() > MAX_SOCKET_PATH || path.ends_with('/') {
-            let what =
-                format!("{path:?} is no name for a socket; use at most {MAX_SOCKET_PATH} bytes");
+            let what = format!(
+                "{path:?} is not a socket's path; use at most {MAX_SOCKET_PATH} bytes, without a / \
+                 at the end"
+            );
             return Err(outline.refuse(KEY, what));
         }
         return Ok(ListenAddress::Unix(path.into()));
@@ -91,8 +96,8 @@ fn parse_listen(text: &str, outline: &KeyIndex<'_>) -> Result<ListenAddress, Con
         Ok(address) if address.port() > 0 => Ok(ListenAddress::Tcp(address)),
         _ => {
             let what = format!(
-                "{text:?} is no address; write one with its port, such as \"127.0.0.1:9469\" or \
-                 \"[::1]:9469\", a port alone, or \"unix:/PATH\""
+                "{text:?} is not an address; use an IP address and a port, such as \
+                 \"127.0.0.1:9469\" or \"[::1]:9469\", only a port (1 to 65535), or \"unix:/PATH\""
             );
             Err(outline.refuse(KEY, what))
         }

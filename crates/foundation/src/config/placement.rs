@@ -1,8 +1,7 @@
-//! `[placement]` and `[[affinity]]`: who is asked where chunks are, and what is
-//! pinned where.
+//! `[placement]` and `[[affinity]]`: the placement provider, and subtrees pinned to replicas.
 //!
-//! A key that the chosen provider does not use is refused: whoever writes `url`
-//! beside `provider = "maprfs"` believes that it does something.
+//! A key that the chosen provider does not use is an error: a `url` beside `provider = "maprfs"`
+//! would have no effect.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,41 +15,40 @@ use super::key_index::KeyIndex;
 use super::{ReplicaConfig, defaults, raw};
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// Who is asked where chunks are.
+/// The validated `[placement]` table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacementConfig {
-    /// The provider, with what it alone needs.
+    /// The provider, with its own settings.
     pub provider: ProviderConfig,
-    /// The volume's root in the cluster's own name space.
+    /// The volume's root in the cluster's name space.
     pub root: String,
     /// How long the provider may take.
     pub timeout: Duration,
-    /// How long an answer counts.
+    /// How long an answer is valid.
     pub ttl: Duration,
-    /// How long after a failure it is asked about the same file again.
+    /// How long after a failure fanfs asks about the same file again.
     pub retry_after: Duration,
 }
 
 /// `placement.provider`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderConfig {
-    /// No provider is asked; every replica is a candidate like any other.
+    /// No provider; all replicas are equal candidates.
     None,
-    /// No provider is asked; the placement is inferred from timing.
+    /// No provider; fanfs infers the placement from timing.
     Learned,
     /// A cluster's own tool.
     Tool {
-        /// Which.
+        /// The tool.
         tool: ClusterTool,
-        /// Its command line, where it is not the usual one.
+        /// Its command line; `None`: the default one.
         command: Option<Vec<String>>,
-        /// The command that prints a CephFS file's layout, where it is not the
-        /// usual one.
+        /// The command that prints a CephFS file's layout; `None`: the default one.
         layout_command: Option<Vec<String>>,
     },
-    /// A namenode's WebHDFS.
+    /// WebHDFS of the NameNodes.
     WebHdfs {
-        /// One for each namenode, without a path.
+        /// One for each NameNode, without a path.
         urls: Vec<String>,
         /// `user.name`
         user: Option<String>,
@@ -59,7 +57,7 @@ pub enum ProviderConfig {
     },
     /// A file of globs, ranges and nodes.
     Table {
-        /// TOML, or CSV where it is named so.
+        /// CSV if its name ends in `.csv`, otherwise TOML.
         file: PathBuf,
     },
     /// A program that prints fanfs's own format.
@@ -69,7 +67,7 @@ pub enum ProviderConfig {
     },
 }
 
-/// A subtree that is read through certain replicas.
+/// A subtree that fanfs reads through chosen replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AffinityConfig {
     /// A glob over paths in the volume, with a leading `/`.
@@ -78,24 +76,24 @@ pub struct AffinityConfig {
     pub replicas: ReplicaSet,
 }
 
-/// The places that a command's words may have, in braces.
+/// The placeholders that a command's words may contain, in braces.
 pub const PLACEHOLDERS: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
 
-/// What is wrong with a command line: one line, to be put behind the command's name.
+/// What is wrong with a command line, in one line that follows the command's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// Its first word is missing or empty.
-    #[error("names no program")]
+    #[error("names no program; write the program as the first word")]
     NoProgram,
-    /// It has a place that is not one of [`PLACEHOLDERS`].
+    /// A placeholder that is not one of [`PLACEHOLDERS`].
     #[error(
-        "has the unknown place {{{name}}} in {word:?}; use one of {{{}}}",
+        "has the unknown placeholder {{{name}}} in {word:?}; use one of {{{}}}",
         PLACEHOLDERS.join("}, {")
     )]
     UnknownPlace {
-        /// What stands between the braces.
+        /// The text between the braces.
         name: String,
-        /// The word that it is in.
+        /// The word that contains it.
         word: String,
     },
 }
@@ -103,7 +101,7 @@ pub enum CommandError {
 /// Checks a command line.
 ///
 /// # Errors
-/// Where it names no program, or has an unknown place.
+/// If it names no program, or has an unknown placeholder.
 pub fn check_command(words: &[String]) -> Result<(), CommandError> {
     if words.first().is_none_or(String::is_empty) {
         return Err(CommandError::NoProgram);
@@ -120,8 +118,7 @@ pub fn check_command(words: &[String]) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// What stands between braces in `word`: from the first `{` to the next `}`,
-/// as it is filled in.
+/// The texts between braces in `word`: from a `{` to the next `}`, as the command fills them in.
 fn placeholders(word: &str) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {
@@ -131,7 +128,7 @@ fn placeholders(word: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The keys that this provider uses, besides those that all do.
+/// The keys that this provider uses, besides the common ones.
 fn keys_of(provider: ProviderKind) -> &'static [&'static str] {
     match provider {
         ProviderKind::None | ProviderKind::Learned => &[],
@@ -161,7 +158,7 @@ pub(super) fn validate(
     ];
     for (key, given) in given {
         if given && !keys_of(kind).contains(&key) {
-            let what = format!("is not used by provider {name:?}; remove it");
+            let what = format!("has no effect with provider {name:?}; remove it");
             return Err(outline.refuse(&format!("placement.{key}"), what));
         }
     }
@@ -207,20 +204,20 @@ fn provider(
             layout_command: written.layout_command,
         },
         ProviderKind::Table => {
-            let advice = "give the TOML or CSV file with the table";
+            let advice = "set it to the TOML or CSV file with the table";
             let missing = || outline.missing("placement.file", advice);
             ProviderConfig::Table {
                 file: file("placement.file", written.file)?.ok_or_else(missing)?,
             }
         }
         ProviderKind::Exec => {
-            let advice = "give the program and its arguments, such as [\"where-is\", \"{path}\"]";
+            let advice = "name the program and its arguments, such as [\"where-is\", \"{path}\"]";
             let missing = || outline.missing("placement.command", advice);
             ProviderConfig::Exec { command: written.command.ok_or_else(missing)? }
         }
         ProviderKind::Hdfs => match (written.url, written.command) {
             (Some(_), Some(_)) => {
-                let what = "cannot stand beside `placement.url`; remove one";
+                let what = "excludes `placement.url`; remove one of them";
                 return Err(outline.refuse("placement.command", what));
             }
             (None, command) if command.is_some() => {
@@ -228,15 +225,15 @@ fn provider(
                     [("user", written.user.is_some()), ("ca_file", written.ca_file.is_some())]
                 {
                     if given {
-                        let what = "is used with `placement.url` only; remove it";
+                        let what = "has no effect without `placement.url`; remove it";
                         return Err(outline.refuse(&format!("placement.{key}"), what));
                     }
                 }
                 ProviderConfig::Tool { tool: ClusterTool::Hdfs, command, layout_command: None }
             }
             (None, _) => {
-                let advice = "give the namenodes, such as [\"http://nn1:9870\"], \
-                              or in `command` how to run hdfs fsck";
+                let advice = "list the NameNodes, such as [\"http://nn1:9870\"], \
+                              or set `command` to a command that runs hdfs fsck";
                 return Err(outline.missing("placement.url", advice));
             }
             (Some(urls), None) => {
@@ -253,7 +250,10 @@ fn provider(
 
 fn check_urls(urls: &[String], outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
     if urls.is_empty() {
-        return Err(outline.refuse("placement.url", "names no namenode; give at least one"));
+        return Err(outline.refuse(
+            "placement.url",
+            "names no NameNode; add at least one, such as \"http://nn1:9870\"",
+        ));
     }
     for url in urls {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
@@ -264,7 +264,7 @@ fn check_urls(urls: &[String], outline: &KeyIndex<'_>) -> Result<(), ConfigError
         });
         if !fine {
             let what = format!(
-                "{url:?} is not a namenode's address; write http://HOST:PORT or https://HOST:PORT"
+                "{url:?} is not a NameNode's address; use http://HOST:PORT or https://HOST:PORT"
             );
             return Err(outline.refuse("placement.url", what));
         }
@@ -283,7 +283,10 @@ pub(super) fn affinities(
         .collect::<Result<_, _>>()?;
     let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
     rule_globs(&paths).map_err(|error| {
-        let what = format!("the globs of all rules together are too much: {}", error.kind());
+        let what = format!(
+            "the globs of all rules are too large together: {}; use fewer or shorter ones",
+            error.kind()
+        );
         outline.refuse("affinity[1].path", what)
     })?;
     Ok(rules)
@@ -292,17 +295,16 @@ pub(super) fn affinities(
 /// The globs of affinity rules.
 #[derive(Clone, Debug, Default)]
 pub struct RuleGlobs {
-    /// All globs: a rule for everything below a directory has one for the directory itself
-    /// as well.
+    /// All globs. A rule for everything below a directory has a second one for the directory.
     pub globs: GlobSet,
-    /// The rule that each glob is part of, an index.
+    /// The index of each glob's rule.
     pub rule_of: Vec<usize>,
 }
 
-/// The globs of affinity rules.
+/// Compiles the globs of affinity rules.
 ///
 /// # Errors
-/// Where one of them is no glob, or they are too large to be matched.
+/// If one is not a valid glob, or they are too large to match.
 pub fn rule_globs(paths: &[&str]) -> Result<RuleGlobs, globset::Error> {
     let mut globs = GlobSetBuilder::new();
     let mut rule_of = Vec::new();
@@ -323,10 +325,11 @@ fn affinity(
     outline: &KeyIndex<'_>,
 ) -> Result<AffinityConfig, ConfigError> {
     let key = |name: &str| format!("affinity[{number}].{name}");
-    let advice = "give a glob over paths in the volume, such as \"/a/**\"";
+    let advice = "set it to a glob over paths in the volume, such as \"/a/**\"";
     let path = written.path.ok_or_else(|| outline.missing(&key("path"), advice))?;
     if !path.starts_with('/') {
-        let what = format!("{path:?} does not start with /, the volume's root");
+        let what =
+            format!("{path:?} does not start with /, the volume's root; write the path from there");
         return Err(outline.refuse(&key("path"), what));
     }
     rule_globs(&[&path]).map_err(|error| {
@@ -337,11 +340,11 @@ fn affinity(
         (Some(replica), None) => ("replica", replica),
         (None, Some(node)) => ("node", node),
         (Some(_), Some(_)) => {
-            let what = "cannot stand beside `replica`; remove one";
+            let what = "excludes `replica`; remove one of them";
             return Err(outline.refuse(&key("node"), what));
         }
         (None, None) => {
-            return Err(outline.missing(&key("replica"), "say which replica or which node"));
+            return Err(outline.missing(&key("replica"), "set `replica` or `node`"));
         }
     };
     let is_meant = |replica: &ReplicaConfig| match name {
@@ -351,14 +354,15 @@ fn affinity(
     let meant = replicas.iter().enumerate().filter(|(_, replica)| is_meant(replica));
     let set = meant.fold(ReplicaSet::EMPTY, |set, (i, _)| set.with(ReplicaId::new(i)));
     if set.is_empty() {
-        let known: Vec<&str> = replicas
+        let mut known: Vec<&str> = replicas
             .iter()
             .map(|replica| if name == "replica" { &*replica.name } else { &*replica.node })
             .collect();
+        known.dedup();
         let what = format!(
-            "no replica has the {} {wanted:?}; there is {}",
+            "no replica has the {} {wanted:?}; use {}",
             if name == "replica" { "name" } else { "node" },
-            known.join(", ")
+            known.join(" or ")
         );
         return Err(outline.refuse(&key(name), what));
     }

@@ -1,11 +1,11 @@
-//! Ranges and durations as the documents and the schema write them.
+//! Ranges and durations as the documents and the schema show them.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use super::units::Time;
 
-/// A range of quantities, as they are written.
+/// A range of quantities.
 pub(super) fn bounds<T: Display>(range: &RangeInclusive<T>) -> String {
     format!("`\"{}\"` to `\"{}\"`", range.start(), range.end())
 }
@@ -20,7 +20,7 @@ pub(super) fn times(range: &RangeInclusive<Time>) -> String {
     format!("`\"{}\"` to `\"{}\"`", time_text(*range.start()), time_text(*range.end()))
 }
 
-/// A duration with the unit that the documents use: `5min`, which humantime prints as `5m`.
+/// A duration in the units of the documents: `5min`, where humantime prints `5m`.
 pub(super) fn time_text(time: Time) -> String {
     let text = time.to_string();
     let words = text.split(' ').map(|word| match word.strip_suffix('m') {

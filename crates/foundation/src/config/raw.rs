@@ -1,16 +1,15 @@
-//! The file as it is written: what serde sees, before anything is checked.
+//! The file as written: what serde sees before any check.
 //!
-//! Every key is optional here, the required ones too: their absence is reported
-//! by [`super::validate`], which knows what to advise. Numbers are signed and
-//! wide for the same reason: "-1 is out of range; use 2 to 256" says more than
-//! "expected usize".
+//! Every key is optional here, even a required one: [`super::validate`] reports a missing key,
+//! because it knows what to advise. Numbers are signed and wide for the same reason: "-1 is out of
+//! range; use 2 to 256" says more than "expected usize".
 //!
-//! What a field's comment says is what fanfs.toml(5) and the file's JSON schema say of
-//! that key ([`super::schema`]): meaning first, then the reason of its default. Defaults
-//! and ranges come from [`defaults`]; `x-default` is a default that is no fixed value.
+//! The doc comment of a field becomes the description of its key in fanfs.toml(5) and in the
+//! file's JSON schema ([`super::schema`]): what the key sets, and when to change it. Defaults and
+//! ranges come from [`defaults`]; `x-default` describes a default that is not a fixed value.
 //!
-//! *Invariant:* the fields of these structs are the only list of known keys;
-//! [`keys_of`] reads it from serde, so suggestions cannot lag behind.
+//! *Invariant:* the fields of these structs are the only list of known keys. [`keys_of`] gets it
+//! from serde, so suggestions are never out of date.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -23,35 +22,36 @@ use super::range_text::{bounds, number_bounds, time_text, times};
 use super::units::{Rate, Share, Size, Time};
 use crate::volume::MAX_REPLICAS;
 
-/// A volume of fanfs: what it is, where its replicas are mounted, and how reads are cut,
-/// sent and bounded.
+/// A fanfs volume: what it is, where its replicas are mounted, and how fanfs splits reads, sends
+/// them to replicas and limits them.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("required" = ["volume", "replica"]))]
 pub(super) struct RawConfig {
     /// What the volume is.
     pub(super) volume: Volume,
-    /// One table for each replica, 1 to 64 of them. Errors count them from 1:
-    /// `replica[2].path` is the second one's path.
+    /// One table for each replica, 1 to 64 of them. Errors count the replicas from 1:
+    /// `replica[2].path` is the path of the second.
     #[schemars(length(min = 1, max = MAX_REPLICAS))]
     pub(super) replica: Vec<Replica>,
-    /// How reads are cut, sent and bounded.
+    /// How fanfs splits reads, sends them to replicas and limits them.
     pub(super) read: Read,
-    /// Who carries out changes, and what the other replicas may still show.
+    /// Which replica makes changes, and how long the other replicas may show the state before a
+    /// change.
     pub(super) write: Write,
-    /// The buffer budget.
+    /// The memory budget.
     pub(super) memory: Memory,
     /// The FUSE session.
     pub(super) fuse: Fuse,
     /// Where Prometheus gets the volume's metrics.
     pub(super) metrics: Metrics,
-    /// What is logged, and how.
+    /// What the daemon logs, and how.
     pub(super) log: Log,
-    /// Who is asked which nodes hold a file's chunks. A key that the chosen provider does not
-    /// use is refused.
+    /// Which provider tells fanfs the nodes that hold a file's chunks. A key that the chosen
+    /// provider does not use is refused.
     pub(super) placement: Placement,
-    /// Subtrees that are read through certain replicas, data and metadata, as long as those are
-    /// well. One table for each rule; the first rule that matches a path counts.
+    /// Subtrees that fanfs reads through chosen replicas, data and metadata, while those replicas
+    /// are healthy. One table for each rule; the first rule that matches a path applies.
     pub(super) affinity: Vec<Affinity>,
 }
 
@@ -59,32 +59,32 @@ pub(super) struct RawConfig {
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("required" = ["name", "mode"]))]
 pub(super) struct Volume {
-    /// Names the volume in logs, in `fanfs status` and as the mount's source.
+    /// The volume's name in logs, in `fanfs status` and in the mount table.
     #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"))]
     #[schemars(extend(
         "x-default" = "required",
-        "x-range" = "1 to 64 of `A-Z a-z 0-9 . _ -`, a letter or digit first",
+        "x-range" = "1 to 64 of `[A-Za-z0-9._-]`, starting with a letter or digit",
     ))]
     pub(super) name: Option<String>,
-    /// `"shared"`: the replicas are one file system seen through several paths. `"copies"`:
-    /// independent trees with the same content. It decides what two opens of a file are compared
-    /// by, and the wrong one is dangerous, so there is no default.
+    /// `"shared"`: the replicas are one file system seen through several paths. `"copies"`: they
+    /// are independent trees with the same content. The mode decides which attributes must agree
+    /// between replicas. There is no default, because the wrong mode is dangerous.
     #[schemars(extend("enum" = words(&choices::MODES), "x-default" = "required"))]
     pub(super) mode: Option<String>,
-    /// The unit of placement: the chunk size of the cluster. MapR's default is 256 MiB, HDFS's
-    /// block 128 MiB, CephFS's object 4 MiB; the default is a multiple of each.
+    /// The unit of placement. Set it to the cluster's chunk size: MapR 256 MiB, HDFS 128 MiB,
+    /// CephFS 4 MiB. The default is a multiple of all three.
     #[schemars(extend(
         "default" = defaults::CHUNK_SIZE.to_string(),
         "x-range" = "a multiple of `read.segment_size`",
     ))]
     pub(super) chunk_size: Option<Size>,
-    /// What the mount may change: nothing (`"ro"`), or everything that the write replica lets its
-    /// caller change (`"rw"`: `shared` volumes only, and not with `read.passthrough`).
+    /// What the mount may change: nothing (`"ro"`), or everything that the write replica allows the
+    /// caller (`"rw"`). `"rw"` needs `mode = "shared"` and excludes `read.passthrough`.
     #[schemars(extend("enum" = words(&choices::ACCESSES), "default" = "ro"))]
     pub(super) access: Option<String>,
-    /// How many replicas must be in service before the mount is up. The others join when
-    /// they are there. With 1, one dead gateway takes nothing away after a power failure.
-    /// In a volume that can be written the write replica must be one of them.
+    /// Replicas that must be in service before the mount is up; with `access = "rw"` the write
+    /// replica must be one of them. The others join later. Raise it if few replicas would be too
+    /// slow.
     #[schemars(range(min = 1, max = MAX_REPLICAS))]
     #[schemars(extend(
         "default" = defaults::MIN_REPLICAS,
@@ -97,63 +97,66 @@ pub(super) struct Volume {
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("required" = ["path"]))]
 pub(super) struct Replica {
-    /// Where the replica is mounted. Two replicas with one path are one path's bandwidth.
+    /// The directory where the replica is mounted. Each replica needs its own mount to add
+    /// bandwidth.
     #[schemars(regex(pattern = "^/"))]
     #[schemars(extend(
         "x-default" = "required",
         "x-range" = "an absolute directory without `..`; different for each replica",
     ))]
     pub(super) path: Option<String>,
-    /// Names the replica in logs and in `fanfs status`. Two replicas on one node need names of
-    /// their own.
+    /// The replica's name in logs, metrics and `fanfs status`. Set it if two replicas are on one
+    /// node.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._:-]{1,253}$"))]
     #[schemars(extend(
-        "x-default" = "the `node` where it is given, otherwise `r1`, `r2`, ... by position",
-        "x-range" = "1 to 253 of `A-Z a-z 0-9 . _ - :`; unique in the volume",
+        "x-default" = "`node` if set, otherwise `r1`, `r2`, ... by position",
+        "x-range" = "1 to 253 of `[A-Za-z0-9._:-]`; unique in the volume",
     ))]
     pub(super) name: Option<String>,
-    /// The storage node that the replica's gateway runs on, as the cluster calls it. Locality is
-    /// a match with it.
+    /// The storage node that the replica's gateway runs on, as the cluster names it. Chunks on this
+    /// node are local to the replica.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._:-]{1,253}$"))]
     #[schemars(extend(
         "x-default" = "the replica's name",
-        "x-range" = "as `name`, need not be unique",
+        "x-range" = "as `name`, but need not be unique",
     ))]
     pub(super) node: Option<String>,
-    /// Other names that the placement provider has for that node: host names, addresses,
-    /// `host:port`, `osd.3`, `OST000a`. A name that matches no replica is locality that is not
-    /// used.
+    /// Other names of that node in the placement provider's answers: host names, addresses,
+    /// `host:port`, `osd.3`, `OST000a`. Without a matching name fanfs does not know that the node's
+    /// chunks are local.
     #[schemars(inner(regex(pattern = r"^[A-Za-z0-9._:-]{1,253}$")))]
     #[schemars(extend("x-default" = "none", "x-range" = "each as `name`"))]
     pub(super) aliases: Option<Vec<String>>,
-    /// Relative speed assumed until there is a measurement; equal, because nothing is known
-    /// before.
+    /// The replica's relative speed, assumed until measured. Set it if replicas are unequal and the
+    /// first second matters.
     #[schemars(range(min = *defaults::WEIGHT_RANGE.start(), max = *defaults::WEIGHT_RANGE.end()))]
     #[schemars(extend(
         "default" = defaults::WEIGHT,
         "x-range" = number_bounds(&defaults::WEIGHT_RANGE),
     ))]
     pub(super) weight: Option<f64>,
-    /// Most bytes in flight to this replica: a lower limit for one that is shared with others.
+    /// Most bytes in flight to this replica. Set it for a gateway that others share.
     #[schemars(extend(
         "x-default" = "none: `read.max_in_flight`",
         "x-range" = "at least `read.segment_size`",
     ))]
     pub(super) max_in_flight: Option<Size>,
-    /// Most bytes a second to ask of this replica. At the least rate a default segment still
-    /// comes back within 16 s.
+    /// Most bytes per second to read from this replica. Set it for a gateway that others share. At
+    /// the minimum a default segment takes 16 s.
     #[schemars(extend(
         "x-default" = "none: no limit",
         "x-range" = format!("at least `\"{}\"`", defaults::MAX_RATE_MIN),
     ))]
     pub(super) max_rate: Option<Rate>,
-    /// Whether this replica's files are read through its mount's own page cache: `"use"`,
-    /// `"bypass"` (O_DIRECT, where the file system can), or `"auto"`: bypass on NFS, where what
-    /// fanfs has read is not read again soon and the page cache costs more than it saves.
+    /// How fanfs reads this replica's files: through the page cache of the replica's mount
+    /// (`"use"`), with O_DIRECT where the file system supports it (`"bypass"`), or with O_DIRECT on
+    /// NFS only (`"auto"`). Set `"use"` on NFS if other programs read the same files through that
+    /// mount.
     #[schemars(extend("enum" = words(&choices::PAGE_CACHES), "default" = "auto"))]
     pub(super) page_cache: Option<String>,
-    /// Leave the replica out while nothing is mounted at the path or above it. An unmounted
-    /// mount point is an empty directory, and would look like a volume without files.
+    /// Keep the replica out of service while its path is neither a mount point nor inside a network
+    /// file system. An unmounted mount point looks like an empty volume. Set `false` for a plain
+    /// local directory.
     #[schemars(extend("default" = defaults::REQUIRE_MOUNT))]
     pub(super) require_mount: Option<bool>,
 }
@@ -161,24 +164,24 @@ pub(super) struct Replica {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Read {
-    /// The unit of dispatch: what one replica is asked for at once. One FUSE read is at most 256
-    /// pages by default and one READ of Linux's NFS client at most 1 MiB, so one segment is one
-    /// request on the wire. Smaller, the round trip costs more than the data; larger, one late
-    /// segment holds its reader for long.
+    /// The unit of dispatch, one read from one replica. 1 MiB is one FUSE request and one NFS READ.
+    /// Smaller segments cost more processor time; a larger one delays its reader more when it is
+    /// late.
     #[schemars(extend(
         "default" = defaults::SEGMENT_SIZE.to_string(),
         "x-range" = format!("a power of two, {}", bounds(&defaults::SEGMENT_SIZE_RANGE)),
     ))]
     pub(super) segment_size: Option<Size>,
-    /// How far past a sequential reader to fetch at most. Bandwidth times delay of 2 GiB/s over
-    /// 30 ms; a quarter of the default budget.
+    /// How far past a sequential reader fanfs fetches at most. Raise it, with `memory.budget` at
+    /// four times as much, if the replicas' total rate times latency is above 64 MiB (2 GiB/s at 30
+    /// ms).
     #[schemars(extend(
         "default" = defaults::READAHEAD_MAX.to_string(),
         "x-range" = "`\"0B\"` (off), or at least `segment_size`",
     ))]
     pub(super) readahead_max: Option<Size>,
-    /// Threads of each replica's own pool. Eight default segments under way fill a 10 Gbit/s path
-    /// up to 7 ms of latency.
+    /// Threads of each replica's pool, with one read in flight each. Raise it if one replica's rate
+    /// times latency is above 8 MiB (10 Gbit/s at 7 ms).
     #[schemars(range(
         min = *defaults::THREADS_PER_REPLICA_RANGE.start(),
         max = *defaults::THREADS_PER_REPLICA_RANGE.end(),
@@ -188,56 +191,58 @@ pub(super) struct Read {
         "x-range" = number_bounds(&defaults::THREADS_PER_REPLICA_RANGE),
     ))]
     pub(super) threads_per_replica: Option<i64>,
-    /// Most bytes in flight to one replica. Twice the rate times latency of a 10 Gbit/s path of
-    /// 14 ms; the scheduler's own cap is lower for most replicas.
+    /// Most bytes in flight to one replica; the scheduler's own limit is usually lower. Raise it if
+    /// one replica's rate times latency is above 16 MiB (10 Gbit/s at 14 ms).
     #[schemars(extend(
         "default" = defaults::MAX_IN_FLIGHT.to_string(),
         "x-range" = "at least `segment_size`",
     ))]
     pub(super) max_in_flight: Option<Size>,
-    /// How long a request may go without progress: then it ends in an error. Progress is an
-    /// answer to what was queued on its replica before it, or to a part of it. Half of the 60 s
-    /// that an NFS client waits over TCP before it retries.
+    /// How long a request may make no progress before it fails. Progress is an answer to an earlier
+    /// request in the replica's queue, or a part of this answer. The default is half of the 60 s
+    /// after which an NFS client retries over TCP.
     #[schemars(extend(
         "default" = time_text(defaults::DEADLINE),
         "x-range" = times(&defaults::DEADLINE_RANGE),
     ))]
     pub(super) deadline: Option<Time>,
-    /// The same while no replica that could serve the request answers: not even its root. Then
-    /// servers that restart are waited for, as a hard mount does, an NFSv4 server's grace period
-    /// (90 s) included. When one answers again, the request has another `deadline`. Changes wait
-    /// as long for the write replica, where `write.deadline` is shorter. `deadline` turns it off.
+    /// The same limit while no replica that could serve the request answers, not even for its root.
+    /// It covers server restarts, with the 90 s grace period of NFSv4. Once a replica answers, the
+    /// request gets another `deadline`. A change waits this long for a silent write replica if
+    /// `write.deadline` is shorter. Set it to `deadline` to turn the longer wait off.
     #[schemars(extend(
         "default" = time_text(defaults::DEADLINE_ALL),
         "x-range" = "`deadline` to `\"1h\"`",
     ))]
     pub(super) deadline_all: Option<Time>,
-    /// How long one replica may take before another one is asked too. Far above a healthy
-    /// replica's time, and a sixth of the deadline, so that several in turn may fail to answer.
+    /// How long one replica may take before fanfs also asks another. The default is far above a
+    /// healthy replica's latency and a sixth of `deadline`, so several replicas can fail in turn.
+    /// Raise it for busy gateways: too short a value reads data twice.
     #[schemars(extend(
         "default" = time_text(defaults::ATTEMPT_DEADLINE),
         "x-range" = format!("`\"{}\"` to `deadline`", defaults::ATTEMPT_DEADLINE_MIN),
     ))]
     pub(super) attempt_deadline: Option<Time>,
-    /// In `copies` volumes: the share of segments of which a block of 64 KiB is compared with the
-    /// deciding replica's, after they have been delivered; of files larger than a segment also
-    /// the first one of each replica. Who has other bytes is kept off the file and reported. In
-    /// `shared` volumes it means nothing.
+    /// In `copies` volumes, the share of segments of which fanfs compares a 64 KiB block with the
+    /// deciding replica's, after delivery. It also compares each replica's first segment of files
+    /// larger than one segment. fanfs avoids a replica with other bytes for that file, and reports
+    /// it. No effect in `shared` volumes.
     #[schemars(extend(
         "default" = defaults::COMPARE.to_string(),
         "x-range" = "`\"0%\"` (off) to `\"100%\"`",
     ))]
     pub(super) compare: Option<Share>,
-    /// Who caches file data. `"kernel"`: the page cache keeps it across opens while the file is
-    /// unchanged. `"direct"`: nobody does, and every read reaches fanfs; for data that is read
-    /// once, in large blocks. `"auto"`: decided for each open; a file larger than a quarter of
-    /// the memory is opened direct.
+    /// Where file data is cached. `"kernel"`: in the page cache, across opens while the file is
+    /// unchanged. `"direct"`: nowhere; every read reaches fanfs, which suits large blocks that are
+    /// read once. `"auto"`: chosen at each open; direct for files larger than a quarter of the
+    /// memory.
     #[schemars(extend("enum" = words(&choices::CACHES), "default" = "auto"))]
     pub(super) cache: Option<String>,
-    /// Which files the kernel reads from one replica by itself, past fanfs: none (`"off"`) or all
-    /// (`"whole-file"`). At that replica's own speed and no more; such reads do not fail over,
-    /// and nothing of them is seen in the counters. Needs Linux 6.9, root (CAP_SYS_ADMIN) and
-    /// replicas that are neither limited by `max_rate` nor stacked.
+    /// Which files the kernel reads from one replica without the daemon: none (`"off"`) or all
+    /// (`"whole-file"`). Use it if one replica alone is fast enough. Such reads have no failover,
+    /// deadline or counters. Needs Linux 6.9, root (CAP_SYS_ADMIN) and replicas without `max_rate`
+    /// that are not stacked file systems; otherwise fanfs reads the files as with `"off"`, and the
+    /// log says why.
     #[schemars(extend("enum" = words(&choices::PASSTHROUGHS), "default" = "off"))]
     pub(super) passthrough: Option<String>,
 }
@@ -245,31 +250,31 @@ pub(super) struct Read {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Write {
-    /// The write replica: it carries out every change, and keeps the locks. One and the same, or
-    /// two changes could overtake each other on their ways to the server.
+    /// The write replica: it makes every change and keeps the locks. Only one replica does, because
+    /// changes on two paths could overtake each other.
     #[schemars(extend("x-default" = "the first one", "x-range" = "a replica's name"))]
     pub(super) replica: Option<String>,
-    /// How long a change may go without progress, as in `read.deadline`: then it ends in an error.
-    /// To write back what a client has in memory takes minutes over a slow gateway; to give up
-    /// earlier would call a success a failure. An application cannot be killed while it waits.
+    /// How long a change may make no progress, as in `read.deadline`, before it fails. Writing back
+    /// cached data over a slow gateway takes minutes; a shorter deadline reports successful changes
+    /// as failed.
     #[schemars(extend(
         "default" = time_text(defaults::WRITE_DEADLINE),
         "x-range" = times(&defaults::DEADLINE_RANGE),
     ))]
     pub(super) deadline: Option<Time>,
-    /// How long the other replicas' mounts may show names and attributes as they were before a
-    /// change: for so long only the write replica is asked about what was changed here. The
-    /// largest of their `acregmax`, `acdirmax` (60 s by default), `actimeo`. Too short, and one's
-    /// own change is not seen; too long, and what was changed lately is out of reach for longer
-    /// when the write replica hangs.
+    /// How long the other replicas' mounts may show names and attributes from before a change. For
+    /// this long, fanfs asks only the write replica about what changed here. Set it above the
+    /// largest `acregmax`, `acdirmax` (60 s by default) or `actimeo` of the mounts. If it is too
+    /// short, changes made here can be invisible here. If it is too long, recent changes depend
+    /// longer on the write replica.
     #[schemars(extend(
         "default" = time_text(defaults::WRITE_LAG),
         "x-range" = times(&defaults::WRITE_LAG_RANGE),
     ))]
     pub(super) lag: Option<Time>,
-    /// Who keeps the locks of fcntl and flock: the write replica, for all clients (`"forward"`),
-    /// or this machine's kernel, for this mount alone (`"local"`). `"forward"` makes every close
-    /// of a file one more request to the daemon, as closing gives locks up.
+    /// Where fcntl and flock locks are kept: on the write replica, for all clients (`"forward"`),
+    /// or in this machine's kernel, for this mount only (`"local"`). `"forward"` makes each close
+    /// of a file one more request, because a close releases locks.
     #[schemars(extend(
         "enum" = words(&choices::LOCKS),
         "x-default" = "`\"forward\"`; `\"local\"` in `copies`",
@@ -280,9 +285,9 @@ pub(super) struct Write {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Memory {
-    /// Most bytes of file data, directory listings and locks that the daemon holds at once.
-    /// Writes that wait for the write replica take up to five sixteenths of it. Four readers' full
-    /// readahead, or the in-flight limit of eight replicas. Readahead shrinks to fit it.
+    /// Most bytes of file data, directory listings and locks that the daemon holds at once. Writes
+    /// in flight use up to five sixteenths of it. The default is four readers' full readahead.
+    /// Raise it for more sequential readers; if it is too small, readahead shrinks.
     #[schemars(extend(
         "default" = defaults::BUDGET.to_string(),
         "x-range" = format!("at least {} times `read.segment_size`", defaults::BUDGET_MIN_SEGMENTS),
@@ -293,8 +298,8 @@ pub(super) struct Memory {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Fuse {
-    /// Threads that take requests from the kernel. Two always do, if there are so many; the
-    /// others may carry out small reads themselves.
+    /// Threads that receive requests from the kernel. Two of them only receive; the others may also
+    /// do small reads themselves. Raise it for many small random reads at once.
     #[schemars(range(
         min = *defaults::FUSE_THREADS_RANGE.start(),
         max = *defaults::FUSE_THREADS_RANGE.end(),
@@ -308,30 +313,30 @@ pub(super) struct Fuse {
         "x-range" = number_bounds(&defaults::FUSE_THREADS_RANGE),
     ))]
     pub(super) threads: Option<i64>,
-    /// Let other users than the mounting one in. Unless root mounts, `/etc/fuse.conf` needs
-    /// `user_allow_other`.
+    /// Let users other than the mounting user use the mount. Unless root mounts, `/etc/fuse.conf`
+    /// must contain `user_allow_other`.
     #[schemars(extend("default" = defaults::ALLOW_OTHER))]
     pub(super) allow_other: Option<bool>,
-    /// Raise the kernel's readahead and queue limits for this mount, and `fs.pipe-max-size` to
-    /// 2 MiB where pipes for `splice` cannot be had otherwise. The kernel's own, 128 KiB and 16
-    /// requests, do not cover a network. Where they may not be raised, that is not an error.
+    /// Let fanfs set `kernel_readahead`, and raise `fs.pipe-max-size` if `splice` needs it. Without
+    /// permission the kernel's settings remain.
     #[schemars(extend("default" = defaults::KERNEL_TUNING))]
     pub(super) kernel_tuning: Option<bool>,
-    /// Hand pages of the replicas' page cache on to the kernel instead of copying them. Needs
-    /// pipes of 2 MiB (more with larger segments): root may have them, others as far as
-    /// `/proc/sys/fs/pipe-max-size` goes. Without them bytes are copied.
+    /// Pass pages of a replica's page cache to the kernel without a copy. Needs pipes of 2 MiB
+    /// (more with larger segments): root may have them, other users up to
+    /// `/proc/sys/fs/pipe-max-size`. Otherwise fanfs copies.
     #[schemars(extend("default" = defaults::SPLICE))]
     pub(super) splice: Option<bool>,
-    /// The kernel's readahead for this mount, where it may be set. One FUSE read; fanfs reads
-    /// ahead itself, and more of the kernel's on top made Linux 6.12 half as fast as 6.1.
+    /// The kernel's readahead for this mount; needs root and `kernel_tuning`. fanfs reads ahead
+    /// itself, so one FUSE request is enough. Set `"0B"` for readers that skip in small blocks with
+    /// `cache = "kernel"`.
     #[schemars(extend(
         "default" = defaults::KERNEL_READAHEAD.to_string(),
         "x-range" = format!("`\"0B\"` (off) to `\"{}\"`", defaults::KERNEL_READAHEAD_RANGE.end()),
     ))]
     pub(super) kernel_readahead: Option<Size>,
-    /// Requests that the kernel may have under way in the background: its readahead and
-    /// asynchronous direct reads. The others wait in the kernel, in the order in which they came,
-    /// whoever else is served meanwhile. The kernel's own 12 would leave fast replicas idle.
+    /// Most background requests (readahead, asynchronous direct reads) in the daemon; others wait
+    /// in the kernel in order of arrival. The kernel's default of 12 leaves fast replicas idle.
+    /// Raise it for more than 256 readers at once.
     #[schemars(range(
         min = *defaults::MAX_BACKGROUND_RANGE.start(),
         max = *defaults::MAX_BACKGROUND_RANGE.end(),
@@ -341,8 +346,8 @@ pub(super) struct Fuse {
         "x-range" = number_bounds(&defaults::MAX_BACKGROUND_RANGE),
     ))]
     pub(super) max_background: Option<i64>,
-    /// How long the kernel may trust names and attributes. libfuse's default; `"0s"` asks a
-    /// replica at every stat.
+    /// How long the kernel may cache names and attributes. Raise it for data that seldom changes;
+    /// `"0s"` asks a replica at every stat.
     #[schemars(extend(
         "default" = time_text(defaults::ATTRIBUTE_TTL),
         "x-range" = times(&defaults::ATTRIBUTE_TTL_RANGE),
@@ -353,25 +358,24 @@ pub(super) struct Fuse {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Metrics {
-    /// Answers HTTP requests there. Nobody is asked who he is: whoever gets to the address reads
-    /// what it says, so it is loopback unless another one is written. Each mounted volume needs
-    /// its own. One that cannot be had is an error when the volume is mounted, and a warning
-    /// after a reload.
+    /// The address that serves metrics over HTTP. There is no authentication, so keep it on
+    /// loopback unless every host that reaches it may read the metrics. Each mounted volume needs
+    /// its own address. An address that cannot be bound is an error at mount and a warning after a
+    /// reload.
     #[schemars(extend(
-        "x-default" = "none: nowhere",
+        "x-default" = "none",
         "x-range" = "`\"ADDRESS:PORT\"`, `\"[ADDRESS]:PORT\"`, `\"PORT\"` (of 127.0.0.1), \
                      `\"unix:/PATH\"` of at most 100 bytes",
     ))]
     pub(super) listen: Option<String>,
-    /// A file for node_exporter's textfile collector. It goes when the volume is unmounted.
+    /// A file for node_exporter's textfile collector. fanfs removes it at unmount.
     #[schemars(regex(pattern = r"^/.*\.prom$"))]
     #[schemars(extend(
         "x-default" = "none",
         "x-range" = "an absolute path that ends in `.prom`",
     ))]
     pub(super) textfile: Option<String>,
-    /// How often that file is written. Prometheus is most often told to look every 15 s, and
-    /// shows for five minutes what it has seen.
+    /// How often fanfs writes `textfile`. Use Prometheus's scrape interval, usually 15 s.
     #[schemars(extend(
         "default" = time_text(defaults::METRICS_INTERVAL),
         "x-range" = format!("{}; only with `textfile`", times(&defaults::METRICS_INTERVAL_RANGE)),
@@ -382,33 +386,34 @@ pub(super) struct Metrics {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Log {
-    /// What is logged. `$FANFS_LOG` has precedence. At `debug` files are named, above it never.
+    /// What is logged. `$FANFS_LOG` takes precedence. Only `debug` and `trace` name files of the
+    /// volume.
     #[schemars(extend(
         "default" = defaults::LOG_LEVEL,
-        "x-range" = "a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), `TARGET=LEVEL`, \
-                     or several with commas between them, such as \
-                     `\"info,fanfs::scheduler=debug\"`",
+        "x-range" = "`off`, `error`, `warn`, `info`, `debug`, `trace`, `TARGET=LEVEL`, or a \
+                     comma-separated list, such as `\"info,fanfs::scheduler=debug\"`",
     ))]
     pub(super) level: Option<String>,
-    /// `"json"`: an object a line, with `timestamp`, `level`, `target` and `fields`, in which
-    /// `message` is. `"journald"`: to systemd's journal by its own protocol, with fields
-    /// `FANFS_...`; as text, with a warning, where there is no journal.
+    /// `"text"`: lines for people. `"json"`: one object per line, with `timestamp`, `level`,
+    /// `target` and `fields`, which holds `message`. `"journald"`: systemd's journal with
+    /// `FANFS_...` fields, or text and a warning if there is no journal.
     #[schemars(extend("enum" = words(&choices::LOG_FORMATS), "default" = "text"))]
     pub(super) format: Option<String>,
-    /// How often the same message, which is one place in the source, is logged within ten
-    /// seconds. The others are left out, and then counted in one line. A replica that fails makes
-    /// a message for each of its threads; more of them say nothing new.
+    /// How many times in ten seconds the daemon logs the same message (one place in the source). It
+    /// counts the others in one line. The default covers one message from each of a replica's eight
+    /// threads.
     #[schemars(range(
         min = *defaults::LOG_RATE_RANGE.start(),
         max = *defaults::LOG_RATE_RANGE.end(),
     ))]
     #[schemars(extend(
         "default" = defaults::LOG_RATE,
-        "x-range" = "0 (off) to 1000000",
+        "x-range" = "0 (no limit) to 1000000",
     ))]
     pub(super) rate: Option<i64>,
-    /// Size at which a log file is renamed to `NAME.1`, over the one before, and begun again. A
-    /// file that logrotate(8) moves is begun again too. Standard error and the journal are not
+    /// The size at which the daemon renames a log file to `NAME.1`, replacing the previous one, and
+    /// starts a new file. It also starts a new file after logrotate(8) moves it. A log and its
+    /// predecessor take up to twice this size of `/run`. Standard error and the journal are not
     /// rotated.
     #[schemars(extend(
         "default" = defaults::LOG_MAX_SIZE.to_string(),
@@ -420,23 +425,23 @@ pub(super) struct Log {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Placement {
-    /// Who is asked. Nobody, unless somebody is named: a question runs a program or crosses the
-    /// network. `"learned"` asks nobody and infers from timing.
+    /// The provider to ask. `"none"` asks none, because each question runs a program or crosses the
+    /// network. `"learned"` asks none and infers locality from timing.
     #[schemars(extend("enum" = words(&choices::PROVIDERS), "default" = "none"))]
     pub(super) provider: Option<String>,
-    /// The volume's root in the cluster's own name space, or where the cluster's own file system
-    /// is mounted for its tool. What is asked about is `root` and the file's path in the volume.
-    /// Not with `"table"`, `"none"` and `"learned"`.
+    /// The volume's root in the cluster's name space, or where the cluster's own file system is
+    /// mounted for its tool. fanfs asks about this path joined with the file's path in the volume.
+    /// Not for `"table"`, `"none"` and `"learned"`.
     #[schemars(regex(pattern = "^/"))]
     #[schemars(extend("default" = "/", "x-range" = "an absolute path without `..`"))]
     pub(super) root: Option<String>,
-    /// The command that is asked. No shell takes part, so each word is one argument; the places
-    /// stand for the file. Any other `{...}` is refused.
+    /// The command to run for each question. No shell runs it, so each word is one argument. fanfs
+    /// replaces the placeholders and refuses any other `{...}`.
     #[schemars(length(min = 1))]
     #[schemars(extend(
         "x-default" = "the provider's own; required for `\"exec\"`, and for `\"hdfs\"` without `url`",
-        "x-range" = "at least a program; places are `{path}`, `{local}`, `{object}`, `{pool}`, \
-                     `{offset}`, `{size}`, each also as `{path:sh}`",
+        "x-range" = "at least a program; placeholders are `{path}`, `{local}`, `{object}`, \
+                     `{pool}`, `{offset}`, `{size}`, each also as `{path:sh}`",
     ))]
     pub(super) command: Option<Vec<String>>,
     /// `"cephfs"` only: the command that prints a file's layout.
@@ -446,48 +451,48 @@ pub(super) struct Placement {
         "x-range" = "as `command`",
     ))]
     pub(super) layout_command: Option<Vec<String>>,
-    /// `"hdfs"` only: the WebHDFS address of each NameNode, in any order. The one that answers is
-    /// asked first from then on.
+    /// `"hdfs"` only: the WebHDFS address of each NameNode, in any order. fanfs first asks the
+    /// NameNode that answered last.
     #[schemars(length(min = 1), inner(regex(pattern = "^https?://[A-Za-z0-9._:\\[\\]-]+/*$")))]
     #[schemars(extend(
         "x-default" = "required for `\"hdfs\"` without `command`",
-        "x-range" = "at least one `http://HOST:PORT` or `https://HOST:PORT`, without a path",
+        "x-range" = "one or more of `http://HOST:PORT`, `https://HOST:PORT`",
     ))]
     pub(super) url: Option<Vec<String>>,
-    /// `"hdfs"` with `url` only: `user.name`, for a cluster that believes it.
+    /// `"hdfs"` with `url` only: the value of `user.name`, for a cluster without authentication.
     #[schemars(extend("x-default" = "none"))]
     pub(super) user: Option<String>,
     /// `"hdfs"` with `url` only: the certificates to trust instead of the public ones.
     #[schemars(regex(pattern = "^/"))]
     #[schemars(extend(
-        "x-default" = "none: the public certificates",
-        "x-range" = "an absolute path of a PEM file with a certificate",
+        "x-default" = "the public certificates",
+        "x-range" = "the absolute path of a PEM file",
     ))]
     pub(super) ca_file: Option<String>,
-    /// `"table"` only: the table, CSV where the name ends in `.csv`, TOML otherwise. It is read
-    /// anew when it changes.
+    /// `"table"` only: the table; CSV if the name ends in `.csv`, otherwise TOML. fanfs reads it
+    /// again when it changes.
     #[schemars(regex(pattern = "^/"))]
     #[schemars(extend(
         "x-default" = "required for `\"table\"`",
         "x-range" = "an absolute path",
     ))]
     pub(super) file: Option<String>,
-    /// How long one question may take. `hadoop` and `hdfs` start a Java machine, which takes
-    /// seconds on a busy node. No read waits for it.
+    /// How long one question may take. `hadoop` and `hdfs` start a JVM, which takes seconds on a
+    /// busy node. No read waits for an answer.
     #[schemars(extend(
         "default" = time_text(defaults::PLACEMENT_TIMEOUT),
         "x-range" = times(&defaults::PLACEMENT_TIMEOUT_RANGE),
     ))]
     pub(super) timeout: Option<Time>,
-    /// How long an answer counts. Chunks stay where they are until a node fails or a balancer
-    /// runs; a replica that behaves as if they had moved makes fanfs ask before that.
+    /// How long an answer is valid. Lower it if chunks move often. fanfs asks earlier if a
+    /// replica's timing contradicts the answer.
     #[schemars(extend(
         "default" = time_text(defaults::PLACEMENT_TTL),
         "x-range" = times(&defaults::PLACEMENT_TTL_RANGE),
     ))]
     pub(super) ttl: Option<Time>,
-    /// How long after a failure the same file is asked about again. A NameNode that fails over is
-    /// back in this time.
+    /// How long after a failure fanfs asks about the same file again. The default covers a NameNode
+    /// failover.
     #[schemars(extend(
         "default" = time_text(defaults::PLACEMENT_RETRY_AFTER),
         "x-range" = times(&defaults::PLACEMENT_TTL_RANGE),
@@ -502,8 +507,8 @@ pub(super) struct Placement {
     "oneOf" = json!([{ "required": ["replica"] }, { "required": ["node"] }]),
 ))]
 pub(super) struct Affinity {
-    /// What is pinned. `*` does not cross a `/`, `**` does; `"/a/**"` is a rule for `/a` as well,
-    /// as listing it is the first thing that is asked of it.
+    /// The paths that the rule pins. `*` does not match `/`, `**` does. `"/a/**"` also matches `/a`
+    /// itself, so that its listing is pinned too.
     #[schemars(regex(pattern = "^/"))]
     #[schemars(extend(
         "x-default" = "required",
@@ -512,24 +517,24 @@ pub(super) struct Affinity {
     pub(super) path: Option<String>,
     /// The replica to read through.
     #[schemars(extend(
-        "x-default" = "one of the two is required",
+        "x-default" = "`replica` or `node` is required",
         "x-range" = "a replica's `name`",
     ))]
     pub(super) replica: Option<String>,
-    /// All replicas on that node.
+    /// Read through all replicas on this node.
     #[schemars(extend(
-        "x-default" = "one of the two is required",
-        "x-range" = "a replica's `node` or one of its `aliases`, as it is written there",
+        "x-default" = "`replica` or `node` is required",
+        "x-range" = "the exact `node` of a replica, or one of its `aliases`",
     ))]
     pub(super) node: Option<String>,
 }
 
-/// The tables a file may have, in the order the documentation has them.
+/// The tables that a file may have, in the order of the documentation.
 pub(super) fn tables() -> &'static [&'static str] {
     keys_of::<RawConfig>()
 }
 
-/// The keys that `table` may have; none where there is no such table.
+/// The keys that `table` may have; empty if there is no such table.
 pub(super) fn keys(table: &str) -> &'static [&'static str] {
     match table {
         "volume" => keys_of::<Volume>(),
@@ -546,15 +551,15 @@ pub(super) fn keys(table: &str) -> &'static [&'static str] {
     }
 }
 
-/// Whether there may be several tables of this name.
+/// Whether a file may have several tables of this name.
 pub(super) fn is_list(table: &str) -> bool {
     matches!(table, "replica" | "affinity")
 }
 
-/// The field names that `T`'s derived `Deserialize` asks for.
+/// The field names that `T`'s derived `Deserialize` requests.
 fn keys_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields: &'static [&'static str] = &[];
-    // Ends in an error by design: the fields are known before any value is.
+    // Always an error: serde passes the field names before it reads a value.
     let _ = T::deserialize(FieldNames(&mut fields));
     fields
 }

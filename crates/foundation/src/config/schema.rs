@@ -1,12 +1,12 @@
 //! The volume file's JSON schema, from the comments and attributes of [`raw`].
 //!
-//! Editors (taplo, and VS Code through it) complete and check a volume file with it, and
-//! fanfs.toml(5) is written from it. It says what JSON schema can say: keys, types, units,
-//! choices, what is required. What it cannot, keys that contradict each other and ranges of
-//! quantities, is [`super::validate`]'s, and stands in it as text under names of our own:
-//! `x-unit`, `x-default` (a default that is no fixed value) and `x-range`.
+//! Editors (taplo, and VS Code through it) complete and check a volume file with it, and fanfs
+//! generates fanfs.toml(5) from it. JSON schema expresses keys, types, units, choices and required
+//! keys. It cannot express keys that contradict each other and ranges of quantities; those are in
+//! [`super::validate`]. The schema has them as text under names of its own: `x-unit`, `x-default`
+//! (a default that is not a fixed value) and `x-range`.
 //!
-//! *Invariant:* whatever [`super::load`] accepts, the schema accepts.
+//! *Invariant:* the schema accepts every file that [`super::load`] accepts.
 
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
@@ -24,13 +24,13 @@ pub fn schema() -> Value {
     schema.to_value()
 }
 
-/// The tables and their keys, in the order of the documents; JSON has them in another.
+/// The tables and their keys in the order of the documents, which JSON does not keep.
 pub fn tables() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     raw::tables().iter().map(|table| (*table, raw::keys(table)))
 }
 
-/// What a Rust type says and a TOML file cannot: that a key is null, or how wide a number is.
-/// And comments come as paragraphs instead of lines.
+/// Removes what a Rust type has and a TOML file has not: nulls and the width of a number. It also
+/// joins the lines of a comment.
 struct TomlTransform;
 
 impl Transform for TomlTransform {
@@ -42,11 +42,11 @@ impl Transform for TomlTransform {
                 schema.insert("type".to_owned(), kind);
             }
         }
-        // That of an `Option`.
+        // The default of an `Option`.
         if schema.get("default").is_some_and(Value::is_null) {
             schema.remove("default");
         }
-        // serde takes `2` for a float, and so does JSON; an integer's width is no news.
+        // serde and JSON both accept `2` for a float, and an integer's width is of no use here.
         schema.remove("format");
         if let Some(Value::String(text)) = schema.get_mut("description") {
             *text = text.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");

@@ -1,12 +1,11 @@
 //! Sizes, rates, durations and shares: a number and its unit, never a number alone.
 //!
-//! A bare `64` would be bytes to one reader and MiB to the next, and a factor of
-//! a million in a buffer size is found by the kernel's OOM killer. So the unit
-//! is required, is spelled one way, and `M` alone, which is 1000000 to `bytesize`
-//! and 1048576 to `dd`, is not a unit.
+//! A bare `64` means bytes to one reader and MiB to another, and a buffer that is a million times
+//! too large ends in the kernel's OOM killer. So the unit is required and has one spelling. `M`
+//! alone is not a unit: it is 1000000 to `bytesize` and 1048576 to `dd`.
 //!
-//! Whole numbers are exact; fractions ("1.5GiB") are cut off to whole bytes.
-//! What these types print is what they accept.
+//! Whole numbers are exact; fractions ("1.5GiB") are rounded down to whole bytes. These types
+//! accept everything that they print.
 
 mod json_schema;
 
@@ -18,12 +17,12 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// The largest size or rate accepted: 1 PiB. No buffer or chunk comes near it,
-/// and 64 replicas times the largest thread count of it still fit a `u64`, so
-/// that no code downstream has to think about overflow.
+/// The largest size or rate accepted: 1 PiB. No buffer or chunk comes near it. 64 replicas times
+/// the largest thread count times this size fits into a `u64`, so later code need not handle
+/// overflow.
 const MAX_SIZE: u64 = bytesize::PIB;
 
-/// The units of a size, largest first; what [`Size`] prints divides exactly.
+/// The units of a size, largest first. [`Size`] prints the first that divides it exactly.
 const SIZE_UNITS: [(&str, u64); 11] = [
     ("PiB", bytesize::PIB),
     ("PB", bytesize::PB),
@@ -54,38 +53,38 @@ pub struct Time(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
 
-/// Why a text is not a quantity; says what to write instead.
+/// Why a text is not a quantity, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// A number alone.
+    /// A number without a unit.
     #[error("{text} has no unit; give one, such as \"{example}\"")]
     NoUnit {
         /// As written.
         text: String,
-        /// A valid value of the kind wanted.
+        /// A valid value of the expected kind.
         example: &'static str,
     },
-    /// A number and something else.
+    /// A number with an unknown unit.
     #[error("{text:?} has an unknown unit `{unit}`; use one of {known}")]
     UnknownUnit {
         /// As written.
         text: String,
-        /// The part that is not a unit.
+        /// The unknown unit.
         unit: String,
-        /// The units there are.
+        /// The known units.
         known: &'static str,
     },
-    /// Not a number in front.
+    /// A text that does not begin with a number.
     #[error("{text:?} is not a {noun}; write a number and a unit, such as \"{example}\"")]
     Malformed {
         /// As written.
         text: String,
-        /// The kind wanted.
+        /// The expected kind.
         noun: &'static str,
         /// A valid value of that kind.
         example: &'static str,
     },
-    /// Above what any volume can use.
+    /// More than any volume can use.
     #[error("{text:?} is too large; use at most {max}")]
     TooLarge {
         /// As written.
@@ -95,7 +94,7 @@ pub enum UnitError {
     },
 }
 
-/// What they have in common, for one visitor and one set of errors.
+/// The common part of all quantities: one visitor and one set of errors serve them all.
 trait Quantity: FromStr<Err = UnitError> {
     const NOUN: &'static str;
     const EXAMPLE: &'static str;
@@ -129,7 +128,7 @@ impl Quantity for Share {
     const EXAMPLE: &'static str = "1%";
 }
 
-/// The bytes in `text`, and `whole` to complain about: the two differ by "/s".
+/// Parses the bytes in `text`. Errors quote `whole`, which may end in "/s".
 fn parse_bytes<Q: Quantity>(
     text: &str,
     whole: &str,
@@ -152,8 +151,8 @@ fn parse_bytes<Q: Quantity>(
     Ok(size)
 }
 
-/// Whether there are digits and no unit at all. `humantime` takes "0" as a
-/// duration and `bytesize` any number as a size; both are refused here.
+/// Whether `text` has digits and no unit. `humantime` accepts "0" as a duration and `bytesize` any
+/// number as a size; fanfs refuses both.
 fn is_bare_number(text: &str) -> bool {
     text.bytes().any(|b| b.is_ascii_digit())
         && text.bytes().all(|b| b.is_ascii_digit() || b" ._+-".contains(&b))
@@ -225,7 +224,7 @@ impl FromStr for Share {
             });
         };
         let number = number.trim_end();
-        // `f64` takes "inf", "1e2" and "-0" as well.
+        // `f64` also accepts "inf", "1e2" and "-0".
         if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
             return Err(Self::malformed(text));
         }
@@ -266,7 +265,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// Takes a string; a number gets the advice to add a unit instead of "invalid type".
+/// Accepts a string. A number gets the advice to add a unit instead of "invalid type".
 struct QuantityVisitor<Q>(PhantomData<Q>);
 
 impl<Q: Quantity> Visitor<'_> for QuantityVisitor<Q> {

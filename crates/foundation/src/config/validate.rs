@@ -1,5 +1,5 @@
-//! From settings as written to a [`Config`]: required keys, ranges, defaults,
-//! and keys that contradict each other. Pure but for the number of CPUs.
+//! Turns the settings as written into a [`Config`]: required keys, ranges, defaults, and keys that
+//! contradict each other. Pure, except for the number of CPUs.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use super::{Config, FuseConfig, MemoryConfig, ReadConfig, ReplicaConfig, VolumeC
 use super::{defaults, log, metrics, placement, raw, write};
 use crate::volume::MAX_REPLICAS;
 
-const MODE_MISSING: &str = "write \"shared\" where all replicas are one file system, \
-                            \"copies\" where they are independent trees of the same content";
+const MODE_MISSING: &str = "write \"shared\" if all replicas are one file system, \
+                            \"copies\" if they are independent trees with the same content";
 
-/// Checks everything that serde cannot.
+/// Checks everything that serde cannot check.
 pub(super) fn config(
     settings: raw::RawConfig,
     outline: &KeyIndex<'_>,
@@ -67,7 +67,7 @@ fn volume(written: raw::Volume, outline: &KeyIndex<'_>) -> Result<VolumeConfig, 
         Some(access) => parse_choice(outline, "volume.access", access, &ACCESSES)?,
     };
     let chunk_size = written.chunk_size.unwrap_or(defaults::CHUNK_SIZE).0;
-    // The caller sets it: its range depends on the number of replicas.
+    // The caller sets it, because its range depends on the number of replicas.
     let min_replicas = defaults::MIN_REPLICAS;
     Ok(VolumeConfig { name, mode, chunk_size, access, min_replicas })
 }
@@ -81,7 +81,7 @@ fn replicas(
         return Err(outline.missing("replica", advice));
     }
     if written.len() > MAX_REPLICAS {
-        let what = format!("{} replicas; use at most {MAX_REPLICAS}", written.len());
+        let what = format!("the file has {} replicas; use at most {MAX_REPLICAS}", written.len());
         return Err(outline.refuse(&format!("replica[{}]", MAX_REPLICAS + 1), what));
     }
     let mut paths: HashMap<PathBuf, usize> = HashMap::new();
@@ -92,7 +92,7 @@ fn replicas(
         let replica = replica(number, written, outline)?;
         if let Some(other) = paths.insert(replica.path.clone(), number) {
             let what = format!(
-                "{:?} is the path of replica[{other}] too; give each replica its own mount",
+                "{:?} is also the path of replica[{other}]; use a separate mount for each replica",
                 replica.path
             );
             return Err(outline.refuse(&format!("replica[{number}].path"), what));
@@ -100,7 +100,8 @@ fn replicas(
         if let Some(other) = names.insert(replica.name.clone(), number) {
             let origin = if explicit_name { "" } else { ", the default," };
             let what = format!(
-                "{:?}{origin} is the name of replica[{other}] too; give each replica its own name",
+                "{:?}{origin} is also the name of replica[{other}]; use a unique name for each \
+                 replica",
                 replica.name
             );
             return Err(outline.refuse(&format!("replica[{number}].name"), what));
@@ -117,7 +118,7 @@ fn replica(
 ) -> Result<ReplicaConfig, ConfigError> {
     let key = |name: &str| format!("replica[{number}].{name}");
     let path = written.path.ok_or_else(|| {
-        outline.missing(&key("path"), "give the directory where the replica is mounted")
+        outline.missing(&key("path"), "set it to the directory where the replica is mounted")
     })?;
     check_path(outline, &key("path"), &path)?;
     for (name, value) in [("name", &written.name), ("node", &written.node)] {
@@ -155,12 +156,13 @@ fn replica(
     })
 }
 
-/// Replicas and nodes are host names or addresses, and become metric labels.
+/// Checks the name of a replica or node: a host name or address, which becomes a metric label.
 fn check_label(outline: &KeyIndex<'_>, key: &str, label: &str) -> Result<(), ConfigError> {
     if (1..=253).contains(&label.len()) && label.bytes().all(is_label) {
         return Ok(());
     }
-    let what = format!("{label:?} is not a name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`");
+    let what =
+        format!("{label:?} is not a valid name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`");
     Err(outline.refuse(key, what))
 }
 
@@ -186,7 +188,7 @@ fn read(written: raw::Read, outline: &KeyIndex<'_>) -> Result<ReadConfig, Config
     let attempt_deadline = written.attempt_deadline.unwrap_or(defaults::ATTEMPT_DEADLINE);
     if attempt_deadline < defaults::ATTEMPT_DEADLINE_MIN {
         let min = defaults::ATTEMPT_DEADLINE_MIN;
-        let what = format!("{attempt_deadline} is too short; use at least {min}");
+        let what = format!("{attempt_deadline} is too short; use {min} to `read.deadline`");
         return Err(outline.refuse("read.attempt_deadline", what));
     }
     Ok(ReadConfig {
@@ -244,8 +246,8 @@ fn fuse(written: raw::Fuse, outline: &KeyIndex<'_>) -> Result<FuseConfig, Config
     })
 }
 
-/// Keys that are valid alone and not together. Defaults take part: an error
-/// about a key below another's default names the other.
+/// Refuses keys that are valid alone but not together. Defaults count: the error for a key that
+/// contradicts another's default names the other.
 fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
     const SEGMENT_SIZE: &str = "read.segment_size";
     const DEADLINE: &str = "read.deadline";
@@ -254,10 +256,13 @@ fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), C
 
     let chunk = Size(volume.chunk_size);
     if chunk.0 == 0 || !chunk.0.is_multiple_of(segment.0) {
-        let what = format!("is not a multiple of `{SEGMENT_SIZE}`, {segment}; change one");
+        let what = format!(
+            "is not a positive multiple of `{SEGMENT_SIZE}` ({segment}); change one of them"
+        );
         return Err(outline.conflict("volume.chunk_size", chunk, SEGMENT_SIZE, &what));
     }
-    let below_segment = format!("is less than `{SEGMENT_SIZE}`, {segment}; raise it");
+    let below_segment =
+        format!("is less than `{SEGMENT_SIZE}` ({segment}); use at least {segment}");
     let readahead = Size(read.readahead_max);
     if readahead.0 != 0 && readahead < segment {
         let what = format!("{below_segment}, or write \"0B\" to turn readahead off");
@@ -277,12 +282,15 @@ fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), C
     let deadline = Time(read.deadline);
     let attempt = Time(read.attempt_deadline);
     if attempt > deadline {
-        let what = format!("is longer than `{DEADLINE}`, {deadline}; change one");
+        let what = format!("is longer than `{DEADLINE}` ({deadline}); change one of them");
         return Err(outline.conflict("read.attempt_deadline", attempt, DEADLINE, &what));
     }
     let all = Time(read.deadline_all);
     if all < deadline {
-        let what = format!("is shorter than `{DEADLINE}`, {deadline}; raise it");
+        let what = format!(
+            "is shorter than `{DEADLINE}` ({deadline}); use {deadline} to {}",
+            defaults::DEADLINE_RANGE.end()
+        );
         return Err(outline.conflict("read.deadline_all", all, DEADLINE, &what));
     }
     let segments = defaults::BUDGET_MIN_SEGMENTS;
@@ -290,7 +298,7 @@ fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), C
     let least = Size(segment.0 * segments);
     if budget < least {
         let what = format!(
-            "is less than {segments} times `{SEGMENT_SIZE}`, {segment}; use at least {least}"
+            "is less than {segments} times `{SEGMENT_SIZE}` ({segment}); use at least {least}"
         );
         return Err(outline.conflict("memory.budget", budget, SEGMENT_SIZE, &what));
     }

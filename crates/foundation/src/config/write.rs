@@ -1,4 +1,4 @@
-//! `[write]`: who carries out changes, and what the others may still show.
+//! `[write]`: which replica makes changes, and how long the others may show the state before them.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use super::key_index::KeyIndex;
 use super::{ReplicaConfig, VolumeConfig, defaults, raw};
 use crate::volume::{ReplicaId, VolumeMode};
 
-/// How changes and locks are carried out.
+/// How fanfs makes changes and keeps locks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WriteConfig {
-    /// The replica that carries out every change, and holds the locks.
+    /// The replica that makes every change and keeps the locks.
     pub replica: ReplicaId,
-    /// By when a change ends, in success or an error.
+    /// How long a change may make no progress before it fails.
     pub deadline: Duration,
-    /// How long other replicas may show names and attributes from before a change.
+    /// How long the other replicas may show names and attributes from before a change.
     pub lag: Duration,
-    /// Who keeps the locks.
+    /// Where locks are kept.
     pub locks: LockMode,
 }
 
@@ -39,7 +39,8 @@ pub(super) fn validate(
             replicas.iter().position(|replica| replica.name == *name).ok_or_else(|| {
                 let names: Vec<_> =
                     replicas.iter().map(|replica| format!("`{}`", replica.name)).collect();
-                let what = format!("{name:?} is no replica's name; there are {}", names.join(", "));
+                let what =
+                    format!("{name:?} is not the name of a replica; use {}", names.join(" or "));
                 outline.refuse("write.replica", what)
             })?
         }
@@ -50,8 +51,8 @@ pub(super) fn validate(
         (Some(locks), mode) => {
             let locks = parse_choice(outline, "write.locks", locks, &LOCKS)?;
             if locks == LockMode::Forward && mode == VolumeMode::Copies {
-                let what = "\"forward\" needs `volume.mode` = \"shared\": a lock on one of several \
-                            copies keeps nobody from another; write \"local\"";
+                let what = "\"forward\" needs `volume.mode` = \"shared\": a lock on one copy \
+                            does not exclude users of another; use \"local\"";
                 return Err(outline.refuse("write.locks", what.to_owned()));
             }
             locks
@@ -60,7 +61,7 @@ pub(super) fn validate(
     Ok(WriteConfig { replica: ReplicaId::new(replica), deadline: deadline.0, lag: lag.0, locks })
 }
 
-/// What a volume that can be written cannot be as well.
+/// Refuses a writable volume with settings that exclude writes.
 pub(super) fn check_contradictions(
     volume: &VolumeConfig,
     passthrough: Passthrough,
@@ -70,13 +71,13 @@ pub(super) fn check_contradictions(
         return Ok(());
     }
     if volume.mode == VolumeMode::Copies {
-        let what = "\"rw\" needs `volume.mode` = \"shared\": of independent copies one would get a \
-                    change and the others would not; write \"ro\"";
+        let what = "\"rw\" needs `volume.mode` = \"shared\": a change would reach only one of the \
+                    copies; use \"ro\"";
         return Err(outline.refuse("volume.access", what.to_owned()));
     }
     if passthrough == Passthrough::WholeFile {
         let what = "\"rw\" and `read.passthrough` = \"whole-file\" exclude each other: the kernel \
-                    would read one replica while another one is written; change one";
+                    would read one replica while fanfs writes to another; change one of them";
         return Err(outline.refuse("volume.access", what.to_owned()));
     }
     Ok(())

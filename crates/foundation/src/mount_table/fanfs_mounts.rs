@@ -1,9 +1,9 @@
 //! fanfs's own mounts in the kernel's mount table, and whether a daemon serves them.
 //!
-//! A killed daemon leaves its mount, and a control socket that refuses or is gone. So
-//! only the mount table still shows the volume.
+//! A killed daemon leaves its mount; its control socket refuses connections or is gone. So only the
+//! mount table still shows the volume.
 //!
-//! *Invariant:* nothing here waits for a mount longer than its limit.
+//! *Invariant:* no call here waits for a mount longer than its limit.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::timeout::run_with_timeout;
 /// The file system type of fanfs's mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.fanfs";
 
-/// What precedes the volume's name in the mount table.
+/// The prefix of the volume's name in the mount table.
 pub const SOURCE_PREFIX: &str = "fanfs:";
 
-/// The same for a mount without a control socket, which serves one command alone, such as
+/// The same for a mount without a control socket, which serves only one command, such as
 /// `fanfs bench`.
 pub const PRIVATE_SOURCE_PREFIX: &str = "fanfs-private:";
 
-/// A mount of fanfs.
+/// A fanfs mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FanfsMount {
     /// The volume's name.
@@ -37,12 +37,12 @@ pub struct FanfsMount {
     pub uid: u32,
     /// Gid of the user that mounted it.
     pub gid: u32,
-    /// Whether it serves one command alone, without a control socket.
+    /// Whether it serves only one command, without a control socket.
     pub is_private: bool,
 }
 
 impl FanfsMount {
-    /// The mount, if it is one of fanfs's.
+    /// The mount, if it is a fanfs mount.
     pub fn from_mount(mount: &Mount) -> Option<Self> {
         let source = mount.source.to_string_lossy();
         let id = |key| mount.option(key).and_then(|id| id.to_str()?.parse().ok());
@@ -57,7 +57,7 @@ impl FanfsMount {
         })
     }
 
-    /// All of fanfs's mounts that no other mount covers.
+    /// All fanfs mounts that no other mount covers.
     pub fn all_visible(table: &MountTable) -> Vec<Self> {
         let seen = |mount: &&Mount| {
             table.top_mount_at(&mount.mount_point).is_some_and(|at| at.id == mount.id)
@@ -65,7 +65,7 @@ impl FanfsMount {
         table.iter().filter(seen).filter_map(Self::from_mount).collect()
     }
 
-    /// Whether a daemon serves it. Takes at most `limit`.
+    /// Whether a daemon serves it. Waits at most `limit`.
     pub fn daemon_state(&self, limit: Duration) -> DaemonState {
         let path = self.mount_point.clone();
         let user = self.uid;
@@ -85,27 +85,27 @@ impl FanfsMount {
     }
 }
 
-/// Asks the daemon and not the kernel's attribute cache.
+/// Asks the daemon, not the kernel's attribute cache.
 fn stat_uncached(path: &Path) -> Result<(), Errno> {
     let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(CWD, path, flags, StatxFlags::BASIC_STATS).map(drop)
 }
 
-/// The same as the user that mounted it: the kernel denies root access to another user's
-/// mount, whether its daemon lives or not. The calling thread keeps that user's
-/// credentials, and must end afterwards.
+/// The same with the credentials of the mounting user: the kernel denies root access to another
+/// user's mount, with a live or a dead daemon. The calling thread keeps these credentials and must
+/// end afterwards.
 fn stat_uncached_as(path: &Path, user: Uid, group: Gid) -> Result<(), Errno> {
     set_thread_res_gid(group, group, group)?;
     set_thread_res_uid(user, user, user)?;
     stat_uncached(path)
 }
 
-/// Whether a mount is served.
+/// Whether a daemon serves a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DaemonState {
     /// A daemon answers, or the kernel denies access.
     Serving,
-    /// The daemon has died and left its mount.
+    /// The daemon died and left its mount.
     Dead,
     /// The daemon does not answer in time.
     Unresponsive,

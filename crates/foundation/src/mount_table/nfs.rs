@@ -1,9 +1,8 @@
 //! An NFS mount: its options from mountinfo, its connections from mountstats.
 //!
-//! mountinfo shows all options that matter here (`nfs_show_options` in
-//! fs/nfs/super.c), `addr=` among them, which mountstats lacks. mountstats adds
-//! one `xprt:` line for each connection (`xs_tcp_print_stats` in
-//! net/sunrpc/xprtsock.c), whose first number is the local port:
+//! mountinfo shows all options that matter here (`nfs_show_options` in fs/nfs/super.c), including
+//! `addr=`, which mountstats lacks. mountstats adds one `xprt:` line for each connection
+//! (`xs_tcp_print_stats` in net/sunrpc/xprtsock.c), whose first number is the local port:
 //!
 //! ```text
 //! device SERVER:/path mounted on /mnt/x with fstype nfs4 statvers=1.1
@@ -11,11 +10,10 @@
 //!         xprt:   tcp 795 1 2 0 2 15 15 0 15 0 2 0 0
 //! ```
 //!
-//! `addr=` and the connections belong to the kernel's client object. After
-//! trunking detection two mounts share that object, so `addr=` then shows the
-//! first mount's address in both. The source tells them apart where each has a super
-//! block of its own (`nosharecache`); else it is the first mount's too, for both
-//! (`nfs_show_devname` goes by the root's dentry).
+//! `addr=` and the connections belong to the kernel's client object. After trunking detection two
+//! mounts share that object, and `addr=` then shows the first mount's address in both. The sources
+//! differ if each mount has its own super block (`nosharecache`). Otherwise both show the first
+//! mount's source (`nfs_show_devname` uses the root's dentry).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +23,7 @@ use std::time::Duration;
 use super::stats::NfsStats;
 use super::{Mount, parse_number, unescape, utf8};
 
-/// A protocol version; the minor one is 0 for NFS 2 and 3.
+/// A protocol version: major and minor; minor is 0 for NFS 2 and 3.
 pub type NfsVersion = (u8, u8);
 
 /// One connection of a mount to its server.
@@ -33,76 +31,75 @@ pub type NfsVersion = (u8, u8);
 pub struct Transport {
     /// `tcp`, `udp`, `rdma` or `local`.
     pub kind: String,
-    /// Local port; `None` where the kernel shows none: RDMA, or `noresvport`
-    /// on most kernels.
+    /// Local port. The kernel shows none for RDMA and, on most versions, for `noresvport`.
     pub source_port: Option<u16>,
 }
 
-/// What becomes of a call that the server does not answer (nfs(5)).
+/// What the client does with a call that the server does not answer (nfs(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// It is sent again for ever.
+    /// It retries forever.
     Hard,
-    /// It fails with EIO.
+    /// The call fails with EIO.
     Soft,
-    /// It fails with ETIMEDOUT.
+    /// The call fails with ETIMEDOUT.
     SoftErr,
 }
 
-/// How long attributes are believed.
+/// How long the client caches attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributeCacheTimes {
-    /// Of files, at least.
+    /// `acregmin`: files, minimum.
     pub file_min: Duration,
-    /// Of files, at most.
+    /// `acregmax`: files, maximum.
     pub file_max: Duration,
-    /// Of directories, at least.
+    /// `acdirmin`: directories, minimum.
     pub dir_min: Duration,
-    /// Of directories, at most.
+    /// `acdirmax`: directories, maximum.
     pub dir_max: Duration,
 }
 
-/// What is known of one NFS mount.
+/// One NFS mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsMount {
-    /// The server as it was named to mount(8), without brackets.
+    /// The server as in the mount(8) command, without brackets.
     pub server: String,
     /// The path on the server.
     pub export: OsString,
-    /// From `vers=`; `None` where the option is missing.
+    /// From `vers=`; `None` if the option is missing.
     pub version: Option<NfsVersion>,
-    /// The server's address that the connections go to; not this mount's own
-    /// address after trunking detection.
+    /// The server's address of the connections. After trunking detection it is not this mount's own
+    /// address.
     pub addr: Option<String>,
-    /// The address told to an NFSv4 server for callbacks.
+    /// The client's address for callbacks of an NFSv4 server.
     pub client_addr: Option<String>,
     /// `tcp`, `udp`, `rdma`, or with a 6 at the end.
     pub proto: Option<String>,
-    /// The server's port where it is not 2049.
+    /// The server's port, if it is not 2049.
     pub port: Option<u16>,
     /// Most bytes of one READ.
     pub rsize: Option<u64>,
     /// Most bytes of one WRITE.
     pub wsize: Option<u64>,
-    /// What becomes of calls that are not answered.
+    /// What the client does with calls that the server does not answer.
     pub recovery: Recovery,
-    /// Whether every write is sent at once.
+    /// Whether the client sends every write at once.
     pub sync: bool,
-    /// Whether attributes are not cached at all.
+    /// Whether the client caches no attributes.
     pub noac: bool,
-    /// How long they are.
+    /// How long the client caches attributes.
     pub attribute_times: AttributeCacheTimes,
-    /// Whether it has caches of its own, apart from other mounts of the export.
+    /// Whether its caches are separate from those of other mounts of the export.
     pub nosharecache: bool,
     /// Connections to the server's first address.
     pub nconnect: u64,
-    /// After how long an unanswered call fails; `None` on a hard mount: never.
+    /// How long an unanswered call takes to fail; `None` on a hard mount, where it never fails.
     pub fails_after: Option<Duration>,
     /// How many addresses of one server the kernel may connect to (Linux 5.15).
     pub max_connect: u64,
-    /// The connections; empty where mountstats could not be read.
+    /// The connections; empty if mountstats could not be read.
     pub transports: Vec<Transport>,
-    /// What was counted; `None` where mountstats could not be read.
+    /// The counters; `None` if mountstats could not be read.
     pub stats: Option<NfsStats>,
 }
 
@@ -120,16 +117,16 @@ impl NfsMount {
             (true, false) => Recovery::Soft,
             (false, false) => Recovery::Hard,
         };
-        // nfs(5): `timeo` is in tenths of a second and grows by itself with each
-        // of `retrans` retries; the call fails after the last one's time. A
-        // product that overflows is as good as never.
+        // nfs(5): `timeo` is in tenths of a second. Each of the `retrans` retries adds one `timeo`
+        // to the timeout, and the call fails after the last timeout. A product that overflows
+        // counts as never.
         let fails_after = count("timeo")
             .and_then(|timeo| timeo.checked_mul(count("retrans")?.checked_add(1)?))
             .and_then(|tenths| tenths.checked_mul(100))
             .map(Duration::from_millis)
             .filter(|_| recovery != Recovery::Hard);
-        // The same source may be mounted twice in one place; both then share
-        // their connections, so any entry is right.
+        // One source may be mounted twice at one place. Both mounts then share their connections,
+        // so either entry is right.
         let counted = all
             .iter()
             .rfind(|one| one.mount_point == mount.mount_point && one.source == mount.source);
@@ -159,8 +156,8 @@ impl NfsMount {
         })
     }
 
-    /// Whether its calls are spread over several addresses of its server. Where the
-    /// connections are not known, what it was mounted with is believed.
+    /// Whether its calls go to several addresses of its server. If the connections are unknown, the
+    /// mount options decide.
     pub fn spreads_over_addresses(&self) -> bool {
         let connections = self.transports.len() as u64;
         self.max_connect > 1 && (connections == 0 || connections > self.nconnect)
@@ -168,10 +165,9 @@ impl NfsMount {
 
     /// Whether both mounts send their calls over one connection.
     ///
-    /// Mounts that do use one client object of the kernel, so address and
-    /// version agree; a client in another network namespace agrees as well, but
-    /// has ports of its own. Where no port is known, the same address and
-    /// version are taken for the same connection.
+    /// Such mounts use one client object of the kernel, so their address and version agree. A
+    /// client in another network namespace also agrees, but has its own ports. If no port is
+    /// known, equal address and version count as the same connection.
     pub fn shares_connection(&self, other: &NfsMount) -> bool {
         fn ports(nfs: &NfsMount) -> Vec<u16> {
             nfs.transports.iter().filter_map(|t| t.source_port).collect()
@@ -188,7 +184,7 @@ impl NfsMount {
     }
 }
 
-/// nfs(5): 3, 60, 30 and 60 s; mountinfo shows the others only, and `noac` as
+/// The defaults of nfs(5) are 3, 60, 30 and 60 s. mountinfo shows only other values, and `noac` as
 /// zeros.
 fn attribute_cache_times(count: impl Fn(&'static str) -> Option<u64>) -> AttributeCacheTimes {
     let time = |key, default| Duration::from_secs(count(key).unwrap_or(default));
@@ -200,7 +196,7 @@ fn attribute_cache_times(count: impl Fn(&'static str) -> Option<u64>) -> Attribu
     }
 }
 
-/// The connections of one mount, by what mountinfo and mountstats both show.
+/// The connections of one mount, with the fields that mountinfo and mountstats share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MountTransports {
     mount_point: PathBuf,
@@ -209,7 +205,7 @@ pub(super) struct MountTransports {
     stats: NfsStats,
 }
 
-/// The NFS mounts in the format of `/proc/self/mountstats`.
+/// Parses the NFS mounts of `/proc/self/mountstats`.
 pub(super) fn parse_mountstats(bytes: &[u8]) -> Vec<MountTransports> {
     let mut all: Vec<MountTransports> = Vec::new();
     let mut in_nfs = false;
@@ -255,7 +251,7 @@ fn parse_transport(line: &[u8]) -> Option<Transport> {
     Some(Transport { kind, source_port })
 }
 
-/// `SERVER:/path`, where an IPv6 address stands in brackets.
+/// Splits `SERVER:/path`; an IPv6 address is in brackets.
 fn split_source(source: &[u8]) -> (&[u8], &[u8]) {
     let bracketed = source.strip_prefix(b"[").and_then(|rest| {
         let end = rest.windows(2).position(|two| two == b"]:")?;

@@ -1,78 +1,79 @@
-//! What a volume wants of the options of its mounts. Pure.
+//! The mount options that a volume needs. Pure.
 //!
-//! One table for `fanfs check` and `fanfs doctor`: each [`OptionRule`] looks at one option, finds a
-//! [`OptionFault`], and the fault knows its [`OptionChange`]. [`remount_command`] puts all changes of one mount
-//! into one line that mounts it again, because lines for single options would undo each other.
+//! One table serves `fanfs check` and `fanfs doctor`. Each [`OptionRule`] checks one option and
+//! returns an [`OptionFault`], which has its [`OptionChange`]. [`remount_command`] combines all
+//! changes of one mount into one command, because commands for single options would undo each
+//! other.
 
 use std::time::Duration;
 
 use crate::volume::shell_word;
 
-/// nfs(5): the client asks for at most this much in one READ, so a larger segment takes
-/// several calls however the replica is mounted.
+/// nfs(5): the client reads at most this much in one READ, so a larger segment takes several calls
+/// with any mount options.
 pub const MAX_RSIZE: u64 = 1 << 20;
 
-/// The options of one mount that the rules look at.
+/// The options of one mount that the rules check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckedOptions {
-    /// Nothing can be written through it.
+    /// Whether the mount is read-only.
     pub read_only: bool,
-    /// Most bytes of one READ, where that is known.
+    /// Most bytes of one READ, if known.
     pub rsize: Option<u64>,
-    /// Most bytes of one WRITE, where that is known.
+    /// Most bytes of one WRITE, if known.
     pub wsize: Option<u64>,
-    /// A call that is not answered fails: `soft` or `softerr`.
+    /// Whether an unanswered call fails: `soft` or `softerr`.
     pub soft: bool,
-    /// After how long it fails, where that is known.
+    /// How long an unanswered call takes to fail, if known.
     pub fails_after: Option<Duration>,
-    /// Each write is sent at once.
+    /// Whether the client sends every write at once.
     pub sync: bool,
-    /// How long attributes are believed at most; zero where they are not cached. `None` for
-    /// other file systems than NFS.
+    /// How long the client caches attributes at most; zero if it does not cache them. `None` for
+    /// file systems other than NFS.
     pub attribute_cache_max: Option<Duration>,
 }
 
-/// What a volume does with the mount.
+/// How a volume uses the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountUse {
     /// The unit of dispatch, bytes.
     pub segment_size: u64,
-    /// By when a read ends.
+    /// How long a read may make no progress.
     pub deadline: Duration,
-    /// Whether the volume is written.
+    /// Whether the volume is writable.
     pub is_volume_writable: bool,
-    /// Whether it is written through this mount.
+    /// Whether this mount is the write replica.
     pub is_write_replica: bool,
-    /// How long other replicas may show the state before a change.
+    /// How long the other replicas may show the state before a change.
     pub lag: Duration,
 }
 
-/// An option that is not as the volume wants it.
+/// An option that does not suit the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionFault {
-    /// A volume that is written has a mount that cannot be.
+    /// A read-only mount in a writable volume.
     ReadOnly,
-    /// A segment takes `calls` READs of `size` bytes, where they could have `best`.
+    /// A segment takes `calls` READs of `size` bytes; each could have `best` bytes.
     Rsize { size: u64, best: u64, calls: u64 },
-    /// The same of WRITEs, on the write replica.
+    /// The same for WRITEs, on the write replica.
     Wsize { size: u64, best: u64, calls: u64 },
-    /// Calls fail: on the write replica, which loses what is written, or `early`, before the
-    /// volume's deadline.
+    /// Calls can fail: on the write replica, which then loses written data, or before the volume's
+    /// deadline.
     Soft { is_write_replica: bool, is_before_deadline: bool },
     /// Each write waits for the server's disk.
     Sync,
-    /// Attributes are not cached.
+    /// The client does not cache attributes.
     AttributesUncached,
-    /// Attributes are believed for so long, longer than the lag.
+    /// The client caches attributes for this long, which is more than the lag.
     AttributesBeyondLag(Duration),
 }
 
-/// How the options of a mount change.
+/// A change of a mount's options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OptionChange {
-    /// Keys that go.
+    /// Keys to remove.
     pub removed: &'static [&'static str],
-    /// Options that come, in the place of those with the same keys.
+    /// Options to add; they replace options with the same keys.
     pub added: Vec<String>,
 }
 
@@ -96,13 +97,13 @@ const RULES: &[OptionRule] = &[
             excess_calls(have.wsize.filter(|_| want.is_write_replica)?, want.segment_size)?;
         Some(OptionFault::Wsize { size, best, calls })
     },
-    // `noac` brings it along, and has a fault of its own.
+    // `noac` implies `sync`, and has its own fault.
     |have, want| {
         let is_cached = have.attribute_cache_max.is_some_and(|longest| !longest.is_zero());
         (have.sync && want.is_write_replica && is_cached).then_some(OptionFault::Sync)
     },
     |have, _| have.attribute_cache_max?.is_zero().then_some(OptionFault::AttributesUncached),
-    // The write replica made the change, so its cache is right.
+    // The write replica made the change, so its cache is current.
     |have, want| {
         let longest = have.attribute_cache_max.filter(|longest| *longest > want.lag)?;
         (want.is_volume_writable && !want.is_write_replica)
@@ -110,13 +111,13 @@ const RULES: &[OptionRule] = &[
     },
 ];
 
-/// Size, best size, and calls of a segment, if it takes more than it has to.
+/// Size, best size, and calls per segment, if a segment takes more calls than necessary.
 fn excess_calls(size: u64, segment: u64) -> Option<(u64, u64, u64)> {
     let best = segment.min(MAX_RSIZE);
     (1..best).contains(&size).then(|| (size, best, best.div_ceil(size)))
 }
 
-/// Everything that is not as the volume wants it.
+/// All options that do not suit the volume.
 pub fn find_faults(have: &CheckedOptions, want: &MountUse) -> Vec<OptionFault> {
     RULES.iter().filter_map(|rule| rule(have, want)).collect()
 }
@@ -140,8 +141,8 @@ impl OptionFault {
     }
 }
 
-/// The commands that mount an NFS file system again, with these changes of its options. The
-/// kernel takes most of them by no remount.
+/// The command that unmounts an NFS file system and mounts it with these changes of its options. A
+/// remount cannot change most of them.
 pub fn remount_command(
     point: &str,
     source: &str,

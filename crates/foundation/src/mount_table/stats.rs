@@ -1,8 +1,7 @@
-//! What the kernel has counted of one NFS mount's calls, from mountstats.
+//! The kernel's counters of one NFS mount's calls, from mountstats.
 //!
-//! The formats are `rpc_print_iostats` in net/sunrpc/stats.c and
-//! `xs_tcp_print_stats` and its like in net/sunrpc/xprtsock.c; nfsiostat and
-//! mountstats(8) read the same:
+//! The formats are those of `rpc_print_iostats` in net/sunrpc/stats.c, and of `xs_tcp_print_stats`
+//! and similar functions in net/sunrpc/xprtsock.c. nfsiostat and mountstats(8) read the same:
 //!
 //! ```text
 //!         age:    16
@@ -11,19 +10,19 @@
 //!                 READ: 130 130 0 23400 67122384 2 74 87 0
 //! ```
 //!
-//! All of it counts since the mount was made. A connection that several mounts
-//! share counts for all of them.
+//! All counters start at the mount. A connection that several mounts share counts the calls of all
+//! of them.
 
 use std::time::Duration;
 
 use super::utf8;
 
-/// Counters of one mount, since it was made.
+/// Counters of one mount, since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NfsStats {
-    /// How long ago that was.
+    /// The age of the mount.
     pub age: Duration,
-    /// One for each kind of call that was made, in the kernel's order.
+    /// One for each kind of call that the client made, in the kernel's order.
     pub calls: Vec<CallStats>,
     /// One for each connection, in the order of [`super::NfsMount::transports`].
     pub queues: Vec<QueueStats>,
@@ -34,19 +33,19 @@ pub struct NfsStats {
 pub struct CallStats {
     /// `READ`, `GETATTR`, ...
     pub name: String,
-    /// Calls that were made.
+    /// Number of calls.
     pub calls: u64,
-    /// Times that they were sent; more than the calls where some were sent again.
+    /// Transmissions; more than `calls` if the client retransmitted some.
     pub sent: u64,
-    /// Times that the server was given up for a while (`retrans` tries in vain).
+    /// Major timeouts: `retrans` retries without an answer.
     pub timeouts: u64,
     /// Bytes received, headers included.
     pub received: u64,
-    /// Time that they waited to be sent, all together.
+    /// Total time in the send queue.
     pub queued: Duration,
-    /// Time from sending to the answer, all together.
+    /// Total time from sending to the answer.
     pub round_trip: Duration,
-    /// Time from the call to its end, all together.
+    /// Total time from the call to its end.
     pub execute: Duration,
 }
 
@@ -55,10 +54,10 @@ pub struct CallStats {
 pub struct QueueStats {
     /// Calls sent.
     pub sends: u64,
-    /// Summed up at each send: calls that waited for a slot. Divided by `sends`
-    /// it is nfsiostat's "avg bklog".
+    /// Sum, over all sends, of the calls that waited for a slot. Divided by `sends` it is
+    /// nfsiostat's "avg bklog".
     pub backlog: u64,
-    /// Most calls that were under way at once.
+    /// Most calls in flight at once.
     pub max_slots: Option<u64>,
 }
 
@@ -68,7 +67,7 @@ impl NfsStats {
         self.calls.iter().find(|call| call.name == name)
     }
 
-    /// Takes a line of the mount's part of mountstats.
+    /// Parses one line of the mount's section of mountstats.
     pub(super) fn parse_line(&mut self, line: &[u8]) {
         let Some(line) = utf8(line) else { return };
         let mut words = line.split_ascii_whitespace();
@@ -79,7 +78,7 @@ impl NfsStats {
                 self.age = Duration::from_secs(seconds.unwrap_or_default());
             }
             "xprt" => self.queues.extend(parse_xprt(words)),
-            // Names of calls are in capitals, and nothing else is.
+            // Only names of calls are in capitals.
             name if name.chars().all(|c| c.is_ascii_uppercase() || c == '_') => {
                 self.calls.extend(parse_call(name, words));
             }
@@ -100,13 +99,13 @@ fn parse_xprt<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<QueueStats
     let [sends, _received, _bad, _requests, backlog, rest @ ..] = rest.as_slice() else {
         return None;
     };
-    // After that RDMA counts other things.
+    // RDMA has other counters after that.
     let max_slots = if before == 5 && rest.len() > 3 { None } else { rest.first().copied() };
     Some(QueueStats { sends: *sends, backlog: *backlog, max_slots })
 }
 
 /// `CALLS SENT TIMEOUTS BYTES_SENT BYTES_RECEIVED QUEUE_LEN RTT EXECUTE [ERRORS]`,
-/// times in milliseconds; nothing where there was no call.
+/// times in milliseconds; `None` if there was no call.
 fn parse_call<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Option<CallStats> {
     let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
     let &[calls, sent, timeouts, _, received, queued, round_trip, whole, ..] = numbers.as_slice()

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 
-// Lines as real systems show them: a container host, the three NFS versions,
-// a bind mount, an automount point with its mount on top, and escapes.
+// Lines of real systems: a container host, the three NFS versions, a bind mount, an automount point
+// with its mount on top, and escapes.
 const MOUNTINFO: &[u8] = b"\
 22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard

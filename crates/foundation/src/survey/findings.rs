@@ -1,8 +1,8 @@
-//! From what was seen to what the user should know. Pure.
+//! Turns a survey into findings. Pure.
 //!
-//! Each rule is one function over the whole [`Survey`]. A replica that has an
-//! error of its own takes no part in comparisons: that an unmounted directory
-//! differs from the others is not news, and hides what is.
+//! Each rule is one function over the whole [`Survey`]. Comparisons leave out a replica that has
+//! an error itself: an unmounted directory differs from the others anyway, and would hide other
+//! differences.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::{
-    EntryKind, Finding, Observation, ProbeResult, RootInfo, RootListing, RootListingEntry,
-    Severity, Survey, roster,
+    EntryKind, Finding, Observation, ProbeResult, ReplicaSpec, RootInfo, RootListing,
+    RootListingEntry, Severity, Survey, roster,
 };
 use crate::mount_table::option_rules::{CheckedOptions, MountUse, OptionFault, find_faults};
 use crate::mount_table::{Mount, NfsMount, Recovery};
 use crate::volume::{ReplicaId, VolumeMode};
 
-/// Differences between two roots that are spelled out.
+/// The number of differences between two roots that a finding lists.
 const MAX_SHOWN_DIFFERENCES: usize = 3;
 
 type FindingRule = fn(&Survey) -> Vec<Finding>;
@@ -43,12 +43,12 @@ pub(super) fn findings(survey: &Survey) -> Vec<Finding> {
     all
 }
 
-/// An error that keeps the replicas out of service until it is gone.
+/// An error that keeps the replicas out of service until it is fixed.
 fn error(replicas: Vec<ReplicaId>, text: String) -> Finding {
     Finding { severity: Severity::Error, is_fatal: false, replicas, text }
 }
 
-/// An error that no waiting can cure: the volume is not mounted.
+/// An error that waiting cannot fix: fanfs refuses to mount the volume.
 fn fatal_error(replicas: Vec<ReplicaId>, text: String) -> Finding {
     Finding { is_fatal: true, ..error(replicas, text) }
 }
@@ -60,22 +60,21 @@ fn warning(replicas: Vec<ReplicaId>, text: String) -> Finding {
 fn unreachable_paths(survey: &Survey) -> Vec<Finding> {
     let judge = |(id, sight): (ReplicaId, &Observation)| {
         let Observation { spec: subject, mount, .. } = sight;
-        let name = &subject.name;
-        let path = subject.path.display();
+        let replica = subject.label();
         let text = match &sight.probe_result {
             ProbeResult::Directory(_) => return None,
-            ProbeResult::Absent => format!("{name}: {path} does not exist"),
-            ProbeResult::NotADirectory => format!("{name}: {path} is not a directory"),
-            ProbeResult::Failed(why) => format!("{name}: {path} cannot be opened: {why}"),
+            ProbeResult::Absent => roster::absent_text(subject),
+            ProbeResult::NotADirectory => roster::not_a_directory_text(subject),
+            ProbeResult::Failed(why) => format!("{replica} cannot be opened: {why}"),
             ProbeResult::TimedOut => {
                 let from = mount.as_ref().filter(|mount| mount.is_network());
-                let from = from.map(|mount| format!(" ({})", mount.source.display()));
-                let from = from.unwrap_or_default();
+                let server = from.map(|mount| format!(" {}", mount.source.display()));
+                let server = server.unwrap_or_default();
                 let limit = survey.limit;
-                format!("{name}: {path}{from} did not answer within {limit:?}")
+                format!("{replica} did not answer within {limit:?}; check its server{server}")
             }
         };
-        // Under autofs the directory of a server that is down does not exist.
+        // Under autofs, the directory of a server that is down does not exist.
         let is_automounted = mount.as_ref().is_some_and(|mount| mount.fs_type == "autofs");
         Some(match sight.probe_result {
             ProbeResult::Absent if is_automounted => error(vec![id], text),
@@ -86,8 +85,8 @@ fn unreachable_paths(survey: &Survey) -> Vec<Finding> {
     survey.replicas.iter().filter_map(judge).collect()
 }
 
-/// Whether the volume demands a mount that is not there. With no mount table
-/// nothing can be said of any, and [`not_mounted`] says so once.
+/// Whether the volume requires a mount that is missing. Without a mount table this is unknown, and
+/// [`not_mounted`] reports that once.
 fn is_mount_missing(survey: &Survey, sight: &Observation) -> bool {
     survey.table_error.is_none() && sight.spec.require_mount && !sight.is_mounted()
 }
@@ -97,7 +96,7 @@ fn not_mounted(survey: &Survey) -> Vec<Finding> {
         let demanding = survey.replicas.iter().filter(|(_, sight)| sight.spec.require_mount);
         let demanding: Vec<ReplicaId> = demanding.map(|(id, _)| id).collect();
         let text = format!(
-            "{}: cannot tell whether they are mounted: /proc/self/mountinfo: {why}",
+            "fanfs cannot read /proc/self/mountinfo: {why}; it cannot check the mounts of {}",
             join_names(survey, &demanding)
         );
         return if demanding.is_empty() { vec![] } else { vec![fatal_error(demanding, text)] };
@@ -110,7 +109,7 @@ fn not_mounted(survey: &Survey) -> Vec<Finding> {
     survey.replicas.iter().filter_map(judge).collect()
 }
 
-/// The replicas without an error of their own, to be compared with each other.
+/// The replicas without an error of their own, which can be compared with each other.
 fn comparable(survey: &Survey) -> impl Iterator<Item = (ReplicaId, &Observation, &RootInfo)> {
     survey
         .replicas
@@ -124,9 +123,9 @@ fn different_file_systems(survey: &Survey) -> Vec<Finding> {
         return vec![];
     }
     let local = |sight: &Observation| sight.mount.as_ref().is_some_and(|mount| !mount.is_network());
-    // The inode number is the server's; the device number is this machine's, and
-    // differs between two network mounts of one export. On local file systems it
-    // is the better witness: the root of every ext4 is inode 2.
+    // The inode number comes from the server. The device number comes from this machine and
+    // differs between two network mounts of one export. It decides between local file systems,
+    // because the root of every ext4 is inode 2.
     let roots: Vec<_> = comparable(survey).collect();
     let differs = |(_, a, one): &(_, &Observation, &RootInfo),
                    (_, b, other): &(_, &Observation, &RootInfo)| {
@@ -144,7 +143,11 @@ fn different_file_systems(survey: &Survey) -> Vec<Finding> {
             format!("{name} has root inode {ino} on device {major}:{minor}")
         })
         .collect();
-    let text = format!("not the same file system: {}; use mode = \"copies\"", shown.join(", "));
+    let text = format!(
+        "the replicas are not the same file system: {}; mount the same export everywhere, or set \
+         mode = \"copies\" if they are independent copies",
+        shown.join(", ")
+    );
     vec![fatal_error(roots.iter().map(|(id, ..)| *id).collect(), text)]
 }
 
@@ -172,7 +175,7 @@ fn write_replica_is_read_only(survey: &Survey) -> Vec<Finding> {
         .collect()
 }
 
-/// Puts each item with the first group that has a member related to it.
+/// Adds each item to the first group that has a member related to it.
 fn groups<T: Copy>(items: impl Iterator<Item = T>, related: impl Fn(T, T) -> bool) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     for item in items {
@@ -185,8 +188,8 @@ fn groups<T: Copy>(items: impl Iterator<Item = T>, related: impl Fn(T, T) -> boo
     groups
 }
 
-/// NFS mounts with one device number are one client of the kernel, whatever
-/// their ports say.
+/// NFS mounts with one device number use one NFS client of the kernel, even if their ports
+/// differ.
 fn is_same_connection(a: (&NfsMount, &RootInfo), b: (&NfsMount, &RootInfo)) -> bool {
     a.1.dev == b.1.dev || a.0.shares_connection(b.0)
 }
@@ -198,7 +201,7 @@ fn shared_connections(survey: &Survey) -> Vec<Finding> {
         groups(nfs, |(_, a, root_a), (_, b, root_b)| is_same_connection((a, root_a), (b, root_b)));
     let judge = |group: Vec<(ReplicaId, &NfsMount, &RootInfo)>| {
         let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
-        let who = join_names(survey, &ids);
+        let who = replicas_text(survey, &ids);
         let (_, first, _) = group[0];
         let trunked = group.iter().any(|(_, nfs, _)| nfs.server != first.server);
         let can_trunk = first.version >= Some((4, 1));
@@ -208,27 +211,29 @@ fn shared_connections(survey: &Survey) -> Vec<Finding> {
         }
         let addr = first.addr.as_deref().unwrap_or(&first.server);
         let remedy = format!(
-            "mount them with vers=3 or vers=4.0, with max_connect={} (Linux 5.15), or each in a \
-             network namespace of its own (nconnect adds connections to the first address only)",
+            "mount them with vers=3 or vers=4.0, with max_connect={} (Linux 5.15), or each in its \
+             own network namespace (nconnect adds connections to the first address only)",
             group.len()
         );
         let text = if trunked && can_trunk {
             format!(
-                "{who} share one connection: NFSv4.1 trunking detection found their addresses to be \
-                 one server, so reading through both gains nothing; {remedy}"
+                "{who} share one connection, so reading from more than one of them is no faster: \
+                 NFSv4.1 trunking detection found that their addresses belong to one server; \
+                 {remedy}"
             )
         } else if can_trunk {
-            // Mounts with one super block show the first one's source, whatever theirs was.
+            // Mounts with one super block all show the source of the first.
             format!(
-                "{who} share one connection, to {addr}, so reading through both gains nothing: they \
-                 were mounted from one address, or NFSv4.1 trunking detection found different ones \
-                 to be one server (the first is then shown for all); mount each from another \
-                 address, and {remedy}"
+                "{who} share one connection to {addr}, so reading from more than one of them is no \
+                 faster: they were mounted from one address, or NFSv4.1 trunking detection found \
+                 that their addresses belong to one server (the kernel then shows the first \
+                 address for all); mount each from a different address, and {remedy}"
             )
         } else {
             format!(
-                "{who} share one connection, to {addr}: reading through both gains nothing; mount \
-                 each from another server or another address of this one"
+                "{who} share one connection to {addr}, so reading from more than one of them is no \
+                 faster; mount each from a different server, or from a different address of this \
+                 server"
             )
         };
         Some(warning(ids, text))
@@ -237,15 +242,15 @@ fn shared_connections(survey: &Survey) -> Vec<Finding> {
 }
 
 fn same_file_system(survey: &Survey) -> Vec<Finding> {
-    // For NFS the finding about connections says more.
+    // For NFS, the finding about connections is more specific.
     let others = comparable(survey).filter(|(_, sight, _)| sight.nfs.is_none());
     let judge = |group: Vec<(ReplicaId, &Observation, &RootInfo)>| {
         let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
         let (major, minor) = group[0].2.dev;
         let text = format!(
-            "{} are on one file system through one mount (device {major}:{minor}): nothing is \
-             gained by reading both",
-            join_names(survey, &ids)
+            "{} are on one file system (device {major}:{minor}), so reading from more than one of \
+             them is no faster; mount each from a different server or device, or keep only one",
+            replicas_text(survey, &ids)
         );
         warning(ids, text)
     };
@@ -272,7 +277,10 @@ fn different_content(survey: &Survey) -> Vec<Finding> {
                 &format!("{shown} and {} more", n - MAX_SHOWN_DIFFERENCES)
             }
         };
-        Some(warning(vec![first_id, id], format!("the roots of {a} and {b} differ: {more}")))
+        Some(warning(
+            vec![first_id, id],
+            format!("the root directories of replicas {a} and {b} differ: {more}"),
+        ))
     };
     listings.filter_map(compare).collect()
 }
@@ -292,7 +300,7 @@ fn differences(one: NamedListing<'_>, other: NamedListing<'_>) -> Vec<String> {
         ones.entries.keys().chain(others.entries.keys()).map(|n| &**n).collect();
     all.sort_unstable();
     all.dedup();
-    // mkfs makes it, not whoever copied the tree.
+    // mkfs creates it, so copies may lack it.
     all.retain(|name| *name != "lost+found");
     for name in all {
         found.extend(match (ones.entries.get(name), others.entries.get(name)) {
@@ -320,8 +328,8 @@ fn difference(one: &RootListingEntry, other: &RootListingEntry) -> Option<(Strin
     Some((format!("{a} bytes"), format!("{b} bytes")))
 }
 
-/// Copies that are not: several ways to one tree. Trees that were copied differ in inode
-/// number or, to the nanosecond, in the time of the root's last change.
+/// Replicas of a `copies` volume that are several paths to one tree. Trees that were copied differ
+/// in the inode number or, to the nanosecond, in the change time of the root.
 fn aliased_copies(survey: &Survey) -> Vec<Finding> {
     if survey.request.mode != VolumeMode::Copies {
         return vec![];
@@ -335,10 +343,10 @@ fn aliased_copies(survey: &Survey) -> Vec<Finding> {
     let judge = |group: Vec<(ReplicaId, &Observation, &RootInfo)>| {
         let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
         let text = format!(
-            "{} seem to be paths to one tree (root inode {}, changed at the same nanosecond), and no \
-             copies: a server that fails or corrupts a file does so for all of them; use mode = \
-             \"shared\"",
-            join_names(survey, &ids),
+            "{} appear to be one directory tree, not independent copies: their roots have the same \
+             inode number, {}, and the same change time to the nanosecond; a server that fails or \
+             corrupts a file affects all of them; set mode = \"shared\"",
+            replicas_text(survey, &ids),
             group[0].2.ino
         );
         warning(ids, text)
@@ -355,12 +363,15 @@ fn overlap_with_mount_point(survey: &Survey) -> Vec<Finding> {
         let at = point.display();
         let text = if path.starts_with(point) {
             format!(
-                "{name}: {} is under the volume's mount point {at}, which will hide it",
+                "replica {name} ({}) is under the volume's mount point {at}, which will hide it; \
+                 choose another mount point",
                 path.display()
             )
         } else if point.starts_with(path) {
             format!(
-                "{name}: the volume's mount point {at} is inside it, and will be seen through itself"
+                "replica {name} ({}) contains the volume's mount point {at}, so the volume will \
+                 contain itself; choose another mount point",
+                path.display()
             )
         } else {
             return None;
@@ -376,14 +387,15 @@ fn local_file_systems(survey: &Survey) -> Vec<Finding> {
         .filter(|(_, sight, _)| sight.mount.as_ref().is_some_and(local))
         .map(|(id, ..)| id)
         .collect();
+    let verb = if ids.len() == 1 { "is" } else { "are" };
     let text = format!(
-        "{}: not on a network file system; rates add up only where the devices are different",
-        join_names(survey, &ids)
+        "{} {verb} not on a network file system; rates add up only across different devices",
+        replicas_text(survey, &ids)
     );
     if ids.is_empty() { vec![] } else { vec![warning(ids, text)] }
 }
 
-/// The options that the rules look at.
+/// The options that the rules check.
 fn checked_options(sight: &Observation, root: &RootInfo) -> CheckedOptions {
     let read_only = root.is_read_only;
     let Some(nfs) = &sight.nfs else {
@@ -415,51 +427,53 @@ fn mount_options(survey: &Survey) -> Vec<Finding> {
         let have = checked_options(sight, root);
         let found = find_faults(&have, &want).into_iter();
         let texts =
-            found.filter_map(|fault| finding_text(survey, &sight.spec.name, &have, fault, &want));
+            found.filter_map(|fault| finding_text(survey, &sight.spec, &have, fault, &want));
         texts.map(|text| warning(vec![id], text)).collect::<Vec<_>>()
     };
     comparable(survey).flat_map(judge).collect()
 }
 
-/// What `fanfs check` says of an option. What costs some rate, or loses what is written
-/// through any NFS mount, is for `fanfs doctor`.
+/// The text of `fanfs check` for an option. `fanfs doctor` reports options that cost some rate, or
+/// may lose written data on any NFS mount.
 fn finding_text(
     survey: &Survey,
-    name: &str,
+    spec: &ReplicaSpec,
     have: &CheckedOptions,
     fault: OptionFault,
     want: &MountUse,
 ) -> Option<String> {
+    let replica = spec.label();
     match fault {
-        // That of the write replica is an error of its own.
+        // For the write replica, this is an error that another rule reports.
         OptionFault::ReadOnly if want.is_write_replica => None,
         OptionFault::ReadOnly => {
             let writer = &survey.replicas[survey.request.write_replica?].spec.name;
             Some(format!(
-                "{name}: mounted read-only, and the volume is access = \"rw\": {name} cannot take the \
-                 place of the write replica {writer}; mount it read-write, or set access = \"ro\""
+                "{replica} is mounted read-only in a volume with access = \"rw\", so it cannot \
+                 take the place of the write replica {writer}; mount it read-write, or set access \
+                 = \"ro\""
             ))
         }
         OptionFault::Rsize { size, best, .. } => Some(format!(
-            "{name}: rsize={size} is below the segment size of {}: each segment takes {} calls; mount \
-             it with rsize={best} if the server allows",
+            "{replica} has rsize={size}, less than the segment size of {}, so each segment takes \
+             {} calls; mount it with rsize={best} if the server allows it",
             ByteSize(want.segment_size).display().iec(),
             want.segment_size.div_ceil(size)
         )),
-        // A hard mount is no finding: a call that never returns costs a thread of that
-        // replica's own pool, and the deadline covers the reader. A soft mount that fails
-        // first turns a slow server into read errors.
+        // A hard mount is not a finding: a call that never returns costs a thread of that
+        // replica's own pool, and the deadline protects the reader. A soft mount that fails before
+        // the deadline turns a slow server into read errors.
         OptionFault::Soft { is_before_deadline: true, .. } => Some(format!(
-            "{name}: mounted soft, its calls fail after {:?}, before the volume's deadline of {:?}; \
-             mount it hard, or raise timeo and retrans",
+            "{replica} is mounted soft: its calls fail after {:?}, before the volume's deadline of \
+             {:?}; mount it hard, or raise timeo and retrans",
             have.fails_after?, want.deadline
         )),
         // fanfs must not ask a replica about a change while its NFS client may still use
         // cached attributes from before it.
         OptionFault::AttributesBeyondLag(longest) => Some(format!(
-            "{name}: believes attributes for up to {} s, longer than [write] lag = {} s: a change \
-             made here may be seen as it was before; set lag = \"{}s\", or mount it with smaller \
-             acregmax and acdirmax",
+            "{replica} caches attributes for up to {} s, longer than [write] lag = {} s, so \
+             readers may see the state before a change; set lag = \"{}s\", or mount it with \
+             smaller acregmax and acdirmax",
             longest.as_secs(),
             want.lag.as_secs_f64(),
             longest.as_secs() + 5
@@ -469,6 +483,12 @@ fn finding_text(
         | OptionFault::Sync
         | OptionFault::AttributesUncached => None,
     }
+}
+
+/// "replica a", "replicas a and b".
+fn replicas_text(survey: &Survey, ids: &[ReplicaId]) -> String {
+    let noun = if ids.len() == 1 { "replica" } else { "replicas" };
+    format!("{noun} {}", join_names(survey, ids))
 }
 
 /// "a", "a and b", "a, b and c".

@@ -302,7 +302,7 @@ impl RosterEntry {
                 tracing::warn!(target: LOG_TARGET, "{}; it stays out of service", why.text(self));
             }
             Ok(_) if before.is_some() => {
-                tracing::info!(target: LOG_TARGET, %replica, "it is there and joins");
+                tracing::info!(target: LOG_TARGET, %replica, "the replica joins the volume");
             }
             _ => {}
         }
@@ -329,44 +329,54 @@ impl AdmissionRefusal {
 
     fn text(&self, seat: &RosterEntry) -> String {
         let subject = seat.roster.spec(seat.id);
-        let name = &subject.name;
-        let path = subject.path.display();
+        let replica = subject.label();
         match self {
-            Self::Unreachable(Errno::NOENT) => format!("{name}: {path} does not exist"),
-            Self::Unreachable(Errno::NOTDIR) => format!("{name}: {path} is not a directory"),
+            Self::Unreachable(Errno::NOENT) => absent_text(subject),
+            Self::Unreachable(Errno::NOTDIR) => not_a_directory_text(subject),
             Self::Unreachable(errno) => {
-                format!("{name}: {path} cannot be opened: {}", std::io::Error::from(*errno))
+                format!("{replica} cannot be opened: {}", std::io::Error::from(*errno))
             }
             Self::NotMounted => not_mounted_text(subject),
             Self::FileSystemChanged => format!(
-                "{name}: {path} is another file system than it was; mount the one that was there, \
-                 or unmount the volume and mount it again"
+                "{replica} has a different file system than before; mount the previous file system \
+                 there, or unmount the volume and mount it again"
             ),
-            Self::OtherFileSystem(other) => {
-                format!("{name}: {path} is not the same file system as {other}'s")
-            }
-            Self::SameMount(other) => same_mount_text(name, other),
+            Self::OtherFileSystem(other) => format!(
+                "{replica} is not on the same file system as replica {other}; mount the same \
+                 export at both, or set mode = \"copies\" if they are independent copies"
+            ),
+            Self::SameMount(other) => same_mount_text(&subject.name, other),
             Self::ReadOnly => read_only_text(subject),
         }
     }
 }
 
+pub(super) fn absent_text(subject: &ReplicaSpec) -> String {
+    format!("{} does not exist; create the directory and mount it there", subject.label())
+}
+
+pub(super) fn not_a_directory_text(subject: &ReplicaSpec) -> String {
+    format!("{} is not a directory; set `path` to its mount point", subject.label())
+}
+
 pub(super) fn not_mounted_text(subject: &ReplicaSpec) -> String {
-    let name = &subject.name;
-    let path = subject.path.display();
-    format!("{name}: {path} is not a mount, nor on a network file system; mount it: `mount {path}`")
+    format!(
+        "{} is not a mount point and not on a network file system; mount it: `mount {}`",
+        subject.label(),
+        subject.path.display()
+    )
 }
 
 pub(super) fn same_mount_text(one: &str, other: &str) -> String {
-    format!("{one} and {other} are the same mount, listed twice; remove one of them")
+    format!("replicas {one} and {other} are the same mount; remove one of them")
 }
 
 pub(super) fn read_only_text(subject: &ReplicaSpec) -> String {
-    let name = &subject.name;
-    let path = subject.path.display();
     format!(
-        "{name}: {path} is mounted read-only, and changes go to it; mount it read-write: \
-         `mount -o remount,rw {path}`"
+        "{} is the write replica, but it is mounted read-only; mount it read-write: \
+         `mount -o remount,rw {}`",
+        subject.label(),
+        subject.path.display()
     )
 }
 

@@ -113,7 +113,10 @@ fn a_replica_that_hangs_is_left_behind() {
     let findings = survey.findings();
     let silent = findings.iter().find(|f| f.replicas == [ReplicaId::new(1)]).expect("a finding");
     assert_eq!(silent.severity, Severity::Error);
-    assert_eq!(silent.text, "hung: /mnt/hung did not answer within 200ms");
+    assert_eq!(
+        silent.text,
+        "replica hung (/mnt/hung) did not answer within 200ms; check its server"
+    );
 }
 
 #[test]
@@ -130,9 +133,9 @@ fn what_is_not_a_directory_is_an_error() {
     assert_eq!(
         texts,
         [
-            "a: /mnt/a does not exist",
-            "b: /mnt/b is not a directory",
-            "c: /mnt/c cannot be opened: Stale file handle"
+            "replica a (/mnt/a) does not exist; create the directory and mount it there",
+            "replica b (/mnt/b) is not a directory; set `path` to its mount point",
+            "replica c (/mnt/c) cannot be opened: Stale file handle"
         ]
     );
 }
@@ -193,7 +196,8 @@ fn one_file_system_twice_gains_nothing() {
         &mounts,
     );
     assert!(
-        only(&survey, Severity::Warning, &[0, 1]).starts_with("a and b are on one file system")
+        only(&survey, Severity::Warning, &[0, 1])
+            .starts_with("replicas a and b are on one file system")
     );
 }
 
@@ -285,8 +289,8 @@ fn roots_of_copies_are_compared_by_name_type_and_size() {
     let text = only(&compare(ones(), listing(&others)), Severity::Warning, &[0, 1]);
     assert_eq!(
         text,
-        "the roots of a and b differ: \"big\" is 10 bytes in a and 12 bytes in b, \"d\" is a \
-         directory in a and a file in b, \"y\" is only in a and 1 more"
+        "the root directories of replicas a and b differ: \"big\" is 10 bytes in a and 12 bytes in \
+         b, \"d\" is a directory in a and a file in b, \"y\" is only in a and 1 more"
     );
     let cut_off = Some(RootListing { complete: false, ..RootListing::default() });
     assert_eq!(compare(ones(), cut_off).findings(), [], "a part of a listing proves nothing");
@@ -300,7 +304,7 @@ fn options_that_cost_rate_or_fail_early() {
     let texts: Vec<String> = survey.findings().into_iter().map(|f| f.text).collect();
     assert_eq!(texts.len(), 2, "{texts:?}");
     assert!(texts[0].contains("fail after 10s, before the volume's deadline of 30s"), "{texts:?}");
-    assert!(texts[1].contains("1.0 MiB: each segment takes 8 calls"), "{texts:?}");
+    assert!(texts[1].contains("1.0 MiB, so each segment takes 8 calls"), "{texts:?}");
 
     let mut large = question(VolumeMode::Shared, &["a"]);
     large.segment_size = 16 << 20;
@@ -326,7 +330,7 @@ fn attributes_that_are_believed_longer_than_the_lag() {
     let texts = found(&with(""), 30, true);
     assert_eq!(texts.len(), 1, "{texts:?}");
     assert!(
-        texts[0].starts_with("b: believes attributes for up to 60 s, longer than"),
+        texts[0].starts_with("replica b (/mnt/b) caches attributes for up to 60 s, longer than"),
         "{texts:?}"
     );
     assert!(texts[0].contains("[write] lag = 30 s"), "{texts:?}");
@@ -351,7 +355,7 @@ fn replicas_around_the_mount_point() {
         surveyed(question, vec![root("a", 40, 2)], &mounts)
     };
     assert!(only(&mounted_at("/mnt"), Severity::Warning, &[0]).contains("will hide it"));
-    assert!(only(&mounted_at("/mnt/a/here"), Severity::Warning, &[0]).contains("is inside it"));
+    assert!(only(&mounted_at("/mnt/a/here"), Severity::Warning, &[0]).contains("contain itself"));
     assert_eq!(mounted_at("/mnt/ab").findings(), []);
 }
 
@@ -369,11 +373,12 @@ fn copies_that_are_one_tree_are_named() {
     };
     let one = [(7, 8); 3];
     let text = only(&found(VolumeMode::Copies, one), Severity::Warning, &[0, 1, 2]);
-    assert!(text.starts_with("a, b and c seem to be paths to one tree (root inode 2,"), "{text}");
+    assert!(text.starts_with("replicas a, b and c appear to be one directory tree"), "{text}");
+    assert!(text.contains("inode number, 2,"), "{text}");
     assert!(text.contains("mode = \"shared\""), "{text}");
     let text =
         only(&found(VolumeMode::Copies, [(7, 8), (7, 9), (7, 8)]), Severity::Warning, &[0, 2]);
-    assert!(text.starts_with("a and c seem"), "{text}");
+    assert!(text.starts_with("replicas a and c appear"), "{text}");
     assert_eq!(found(VolumeMode::Copies, [(7, 8), (7, 9), (8, 8)]).findings(), []);
     assert_eq!(found(VolumeMode::Shared, one).findings(), []);
 }
@@ -390,10 +395,10 @@ fn read_only_replicas_of_a_volume_that_is_written() {
         surveyed(asked, vec![one, other], &mounts)
     };
     let text = only(&found([false, true], Some(0)), Severity::Warning, &[1]);
-    assert!(text.starts_with("b: mounted read-only, and the volume is access = \"rw\""), "{text}");
+    assert!(text.starts_with("replica b (/mnt/b) is mounted read-only in a volume"), "{text}");
     assert!(text.contains("the write replica a;"), "{text}");
     let text = only(&found([true, false], Some(0)), Severity::Error, &[0]);
-    assert!(text.contains("mounted read-only, and changes go to it"), "{text}");
+    assert!(text.contains("is the write replica, but it is mounted read-only"), "{text}");
     assert_eq!(found([true, true], Some(0)).findings().len(), 2);
     assert_eq!(found([true, true], None).findings(), []);
     assert_eq!(found([false, false], Some(0)).findings(), []);

@@ -1,18 +1,18 @@
-//! Who holds a chunk, in terms of replicas.
+//! Which replicas' nodes hold a chunk.
 
 use super::ReplicaSet;
 
-/// The replicas whose node holds a chunk, and whether other nodes do as well.
+/// The replicas whose nodes hold a chunk, and whether other nodes hold it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holders {
-    /// Replicas on nodes that hold it.
+    /// The replicas on nodes that hold the chunk.
     pub local: ReplicaSet,
-    /// Whether a node without a replica holds it too: its disk can be had
-    /// through a replica on another node only.
+    /// Whether a node without a replica also holds it. A read reaches that node's disk only through
+    /// a replica on another node.
     pub is_held_elsewhere: bool,
 }
 
 impl Holders {
-    /// Nothing is known: every replica is as good as any other.
+    /// Unknown placement: all replicas are equal.
     pub const UNKNOWN: Self = Self { local: ReplicaSet::ALL, is_held_elsewhere: false };
 }

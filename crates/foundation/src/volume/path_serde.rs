@@ -1,5 +1,5 @@
-//! Paths in JSON: text where they are UTF-8, else an array of their bytes. No two paths
-//! are written alike.
+//! Paths in JSON: text if they are UTF-8, otherwise an array of bytes. Different paths have
+//! different forms.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -28,7 +28,7 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
 /// For `#[serde(with)]`.
 ///
 /// # Errors
-/// Where it is neither text nor an array of bytes.
+/// If the value is neither text nor an array of bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let path = match RawPath::deserialize(deserializer)? {
         RawPath::Text(text) => OsString::from(text),

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The bytes `start..end` of a file. Used wherever an offset and a length
-/// would otherwise be two integers that can be swapped.
+/// The bytes `start..end` of a file. It replaces a separate offset and length, which a caller could
+/// swap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ByteRange {
     /// First byte.
@@ -13,7 +13,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The range `start..end`; empty where `end` is not above `start`.
+    /// The range `start..end`; empty if `end` is not above `start`.
     pub fn new(start: u64, end: u64) -> Self {
         Self { start, end: end.max(start) }
     }
@@ -28,12 +28,12 @@ impl ByteRange {
         self.end - self.start
     }
 
-    /// Whether there is no byte in it.
+    /// Whether the range has no bytes.
     pub fn is_empty(&self) -> bool {
         self.end == self.start
     }
 
-    /// What both ranges have in common; empty where they do not meet.
+    /// The intersection of both ranges; empty if they do not overlap.
     pub fn intersect(&self, other: ByteRange) -> ByteRange {
         ByteRange::new(self.start.max(other.start), self.end.min(other.end))
     }

@@ -1,12 +1,11 @@
-//! Replica ids, and the map and set that are indexed by them.
+//! Replica ids, and the map and set with these ids as index.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most replicas one volume may have. [`ReplicaSet`] is one machine word
-/// wide so that a segment's candidates are copied, not allocated; the design
-/// speaks of 2 to 64.
+/// The most replicas of one volume. A [`ReplicaSet`] is one machine word, so copying a segment's
+/// candidates needs no allocation; the design expects 2 to 64 replicas.
 pub const MAX_REPLICAS: usize = 64;
 
 /// A replica's place in the volume's configuration, from 0.
@@ -14,12 +13,11 @@ pub const MAX_REPLICAS: usize = 64;
 pub struct ReplicaId(u8);
 
 impl ReplicaId {
-    /// The id of the replica that stands at `index` in the configuration.
+    /// The id of the replica at `index` in the configuration.
     ///
     /// # Panics
-    /// Where `index` is not below [`MAX_REPLICAS`]; the configuration refuses
-    /// longer lists.
-    // On the path of each read, and in another crate than the callers.
+    /// If `index` is not below [`MAX_REPLICAS`]; the configuration refuses longer lists.
+    // Every read calls it from another crate.
     #[inline]
     pub fn new(index: usize) -> Self {
         assert!(index < MAX_REPLICAS, "replica index {index} out of range");
@@ -59,17 +57,17 @@ impl<T: Clone> Clone for ReplicaMap<T> {
 }
 
 impl<T> ReplicaMap<T> {
-    /// A map of `n` replicas, each value made by `make`.
+    /// A map of `n` replicas; `make` makes each value.
     pub fn from_fn(n: usize, mut make: impl FnMut(ReplicaId) -> T) -> Self {
         Self((0..n).map(|i| make(ReplicaId::new(i))).collect())
     }
 
-    /// How many replicas there are.
+    /// Number of replicas.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the map has no replica.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -94,7 +92,7 @@ impl<T> ReplicaMap<T> {
         ReplicaSet::first(self.0.len())
     }
 
-    /// Becomes a map of the same replicas as `other`, in the memory it has.
+    /// Replaces the content with values for the replicas of `other`, and reuses the memory.
     pub fn refill<U>(&mut self, other: &ReplicaMap<U>, mut f: impl FnMut(&U) -> T) {
         self.0.clear();
         self.0.extend(other.0.iter().map(&mut f));
@@ -130,7 +128,7 @@ impl<T> IndexMut<ReplicaId> for ReplicaMap<T> {
 pub struct ReplicaSet(u64);
 
 impl ReplicaSet {
-    /// Every replica that there could be.
+    /// Every possible replica.
     pub const ALL: Self = Self(u64::MAX);
 
     /// No replica.
@@ -147,7 +145,7 @@ impl ReplicaSet {
         self.0 & (1 << id.0) != 0
     }
 
-    /// The set with `id` in it.
+    /// The set with `id` added.
     #[must_use]
     pub fn with(self, id: ReplicaId) -> Self {
         Self(self.0 | 1 << id.0)
@@ -159,19 +157,19 @@ impl ReplicaSet {
         Self(self.0 & !other.0)
     }
 
-    /// What both sets have in common.
+    /// The intersection of both sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The members of either set.
+    /// The union of both sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// This set, or `other` where it is empty.
+    /// This set, or `other` if this one is empty.
     #[must_use]
     pub fn non_empty_or(self, other: Self) -> Self {
         if self.is_empty() { other } else { self }
@@ -182,7 +180,7 @@ impl ReplicaSet {
         self.0.count_ones() as usize
     }
 
-    /// Whether it has no member.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -204,18 +202,18 @@ impl fmt::Debug for ReplicaSet {
     }
 }
 
-/// A [`ReplicaSet`] that threads change without a lock. What was written before
-/// is not ordered with it: it is a hint, and what it is about has its own lock.
+/// A [`ReplicaSet`] that threads change without a lock. It does not order earlier writes: it is
+/// only a hint, and the state that it describes has its own lock.
 #[derive(Debug, Default)]
 pub struct AtomicReplicaSet(AtomicU64);
 
 impl AtomicReplicaSet {
-    /// Who is in it.
+    /// The current members.
     pub fn get(&self) -> ReplicaSet {
         ReplicaSet(self.0.load(Ordering::Relaxed))
     }
 
-    /// Puts a replica in, or takes it out.
+    /// Adds or removes a replica.
     pub fn set_member(&self, id: ReplicaId, member: bool) {
         let bit = 1 << id.index();
         if member {

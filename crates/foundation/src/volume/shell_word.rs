@@ -1,6 +1,6 @@
-//! Words of the shell commands that fanfs proposes.
+//! Words of the shell commands that fanfs suggests.
 
-/// `text` as one word of a shell, to be printed.
+/// `text` quoted as one word of a shell command, on one line.
 pub fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=,@%+".contains(c);
     if text.chars().all(plain) && !text.is_empty() {

@@ -1,7 +1,6 @@
 //! The hash that spreads block numbers and offsets.
 
-/// One step of SplitMix64 (Steele, Lea, Flood 2014): neighbouring numbers have hashes that
-/// have nothing to do with each other.
+/// One step of SplitMix64 (Steele, Lea, Flood 2014): adjacent numbers have unrelated hashes.
 pub fn splitmix64(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

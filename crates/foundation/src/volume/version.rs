@@ -1,11 +1,10 @@
-//! What makes two opens of a file the same file at the same moment.
+//! The version of a file: when two opens show the same file in the same state.
 //!
-//! A handle is pinned to the [`FileVersion`] seen when it was opened, and a
-//! replica serves that handle only after its own open showed the same version.
-//! What can be compared depends on the volume's [`VolumeMode`]: replicas of a
-//! `shared` volume are one file system, so file ids and change times agree;
-//! the trees of a `copies` volume were written one after the other, so only
-//! size and modification time can.
+//! A handle is pinned to the [`FileVersion`] at its open, and a replica serves the handle only
+//! after its own open showed the same version. The comparison depends on the volume's
+//! [`VolumeMode`]. Replicas of a `shared` volume are one file system, so inode numbers and change
+//! times agree. The trees of a `copies` volume were written separately, so only size and
+//! modification time can agree.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,20 +21,20 @@ pub enum VolumeMode {
 /// A file's identity within one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FileId {
-    /// [`FileId::ROOT_DEV`] on the file system of the replica's root, else the device
-    /// number of the one mounted below it, as this replica shows it. Two mounts of
-    /// one export have different ones, so it is compared only within one replica.
+    /// [`FileId::ROOT_DEV`] on the file system of the replica's root, otherwise the device number
+    /// of a file system mounted below it, as this replica shows it. Two mounts of one export have
+    /// different numbers, so compare it only within one replica.
     pub dev: u64,
     /// Inode number.
     pub ino: u64,
 }
 
 impl FileId {
-    /// Stands for the device of a replica's root. No file system has this number.
+    /// The device of a replica's root. No file system has this number.
     pub const ROOT_DEV: u64 = 0;
 }
 
-/// Which state of which file an open saw.
+/// The file and its state at an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileVersion {
     /// Inode number on the replica.
@@ -51,9 +50,8 @@ pub struct FileVersion {
 impl FileVersion {
     /// Whether a replica that shows `other` may serve a handle pinned to `self`.
     ///
-    /// In `copies` mode a modification time whose nanoseconds one side does not
-    /// keep (0: some archivers and file systems store whole seconds) is compared
-    /// in seconds.
+    /// In `copies` mode, modification times are compared in seconds if either has no nanoseconds
+    /// (0), because some archivers and file systems store whole seconds.
     pub fn is_same_version(&self, other: &FileVersion, mode: VolumeMode) -> bool {
         match mode {
             VolumeMode::Shared => self == other,

@@ -6,7 +6,7 @@ use crate::survey::{EntryKind, ProbeResult, ReplicaSpec, RootListingEntry, Surve
 
 const V3: &str = "rw,vers=3,hard,addr=10.0.0.1";
 
-/// Where it is mounted, its type, source and options, and its root.
+/// The mount point; type, source and options; and the root.
 type MountedRoot<'a> = (&'a str, [&'a str; 3], RootInfo);
 
 /// A root with these names and inode numbers.
@@ -91,12 +91,12 @@ fn trees_with_the_same_root_number_are_told_apart_by_the_names_in_them() {
         nfs("/mnt/n2", "b:/data", root(41, 2, (8, 9), &[("x", 21), ("y", 22)])),
     ]);
     assert_eq!((guess.mode, guess.certainty), (VolumeMode::Copies, Certainty::Seen));
-    assert!(guess.reasons[0].contains("other inode numbers"), "{:?}", guess.reasons);
+    assert!(guess.reasons[0].contains("different inode numbers"), "{:?}", guess.reasons);
 }
 
 #[test]
 fn what_cannot_be_told_is_compared_most_strictly() {
-    // Changed meanwhile, or a copy made by the byte and then changed.
+    // A root that changed during the survey, or a byte-for-byte copy that changed later.
     let partly = infer(vec![
         nfs("/mnt/n1", "a:/data", root(40, 2, (9, 9), &[("x", 11), ("y", 12)])),
         nfs("/mnt/n2", "b:/data", root(41, 2, (8, 9), &[("x", 11), ("y", 22)])),

@@ -1,25 +1,26 @@
-//! Which columns there is room for, and text cut to them.
+//! Chooses the columns that fit, and truncates text to their widths.
 
 use crate::cli::top::delta::ReplicaRow;
-use crate::format::{format_bytes_short, format_frequency, format_micros_short, format_percent};
+use crate::format::{format_frequency, format_micros_short, format_percent, to_mib};
 use crate::replicas::health::HealthState;
 
-/// The fewest columns in which the past is worth drawing.
-pub(super) const MIN_HISTORY_WIDTH: usize = 9;
+/// The narrowest history that is drawn.
+pub(super) const MIN_HISTORY_WIDTH: usize = 10;
 
 /// A column of the replicas' table.
 pub(super) struct Column {
-    title: &'static str,
+    /// The two lines of its title.
+    title: [&'static str; 2],
     pub(super) width: usize,
     is_right_aligned: bool,
     pub(super) is_health: bool,
-    /// The lower, the sooner it is there.
+    /// Columns with lower ranks are shown first if not all fit.
     rank: u8,
     pub(super) cell: fn(&ReplicaRow) -> String,
 }
 
 const fn number_column(
-    title: &'static str,
+    title: [&'static str; 2],
     width: usize,
     rank: u8,
     cell: fn(&ReplicaRow) -> String,
@@ -27,34 +28,38 @@ const fn number_column(
     Column { title, width, is_right_aligned: true, is_health: false, rank, cell }
 }
 
-/// Those that there is room for in `width`, in their order; names are as long as
-/// `longest`.
+/// The columns that fit into `width`, in their order. `longest` is the length of the longest
+/// replica name.
 pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
     let text = |title, width, rank, cell| Column {
         is_right_aligned: false,
-        ..number_column(title, width, rank, cell)
+        ..number_column(["", title], width, rank, cell)
     };
     let health =
         Column { is_health: true, ..text("HEALTH", 7, 1, |row| health_label(row.health).into()) };
     let flight = |row: &ReplicaRow| {
-        format!("{}/{}", format_bytes_short(row.in_flight), format_bytes_short(row.in_flight_cap))
+        format!("{}/{}", format_mib_short(row.in_flight), format_mib_short(row.in_flight_cap))
+    };
+    let latency = |row: &ReplicaRow| match row.p99_us {
+        // A replica without reads has no latency.
+        0 => "-".to_owned(),
+        _ => format!("{}/{}", format_micros_short(row.p50_us), format_micros_short(row.p99_us)),
     };
     let mut columns = vec![
         text("REPLICA", longest.clamp(7, 20), 0, |row| row.name.clone()),
-        text("NODE", 16, 11, |row| row.node.clone()),
+        text("NODE", 16, 10, |row| row.node.clone()),
         health,
-        number_column("NOW/s", 7, 2, |row| format_bytes_short(row.bytes_per_second)),
-        number_column("SHARE", 5, 3, |row| format_percent(row.share)),
-        number_column("LOAD", 5, 4, |row| format_percent(row.load)),
-        text("", 12, 12, |row| format!("[{}]", gauge_bar(row.load, 10))),
-        number_column("EXPECTED", 8, 9, |row| format_bytes_short(row.expected)),
-        number_column("IN FLIGHT", 11, 7, flight),
-        number_column("P50", 7, 6, |row| micros_or_dash(row.p50_us)),
-        number_column("P99", 7, 5, |row| micros_or_dash(row.p99_us)),
-        number_column("BAD/s", 5, 8, |row| {
+        number_column(["READ", "MiB/s"], 7, 2, |row| format_mib(row.bytes_per_second)),
+        number_column(["", "SHARE"], 5, 3, |row| format_percent(row.share)),
+        number_column(["% OF", "EST. BW"], 7, 4, |row| format_percent(row.load)),
+        text("", 12, 11, |row| format!("[{}]", gauge_bar(row.load, 10))),
+        number_column(["EST. BW", "MiB/s"], 7, 8, |row| format_mib(row.expected)),
+        number_column(["IN-FLIGHT/", "LIMIT MiB"], 10, 7, flight),
+        number_column(["P50/P99", "since mount"], 13, 6, latency),
+        number_column(["ERR+", "SLOW/s"], 6, 5, |row| {
             format_frequency(row.errors_per_second + row.late_per_second)
         }),
-        number_column("STUCK", 5, 10, |row| row.stuck.to_string()),
+        number_column(["HUNG", "THREADS"], 7, 9, |row| row.stuck.to_string()),
     ];
     let mut room = width.saturating_sub(MIN_HISTORY_WIDTH);
     let mut ranked: Vec<(u8, usize)> = columns.iter().map(|c| (c.rank, c.width + 1)).collect();
@@ -68,9 +73,16 @@ pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
     columns
 }
 
-/// A replica that has read nothing has no times.
-fn micros_or_dash(us: u64) -> String {
-    if us == 0 { "-".to_owned() } else { format_micros_short(us) }
+/// "0.25", "98.2": bytes as MiB, for a column whose title has the unit.
+pub(super) fn format_mib(bytes: u64) -> String {
+    let mib = to_mib(bytes);
+    if 0.0 < mib && mib < 0.995 { format!("{mib:.2}") } else { format!("{mib:.1}") }
+}
+
+/// "4.1", "128": the same for a narrow column.
+fn format_mib_short(bytes: u64) -> String {
+    let mib = to_mib(bytes);
+    if mib < 99.95 { format!("{mib:.1}") } else { format!("{mib:.0}") }
 }
 
 fn health_label(health: HealthState) -> &'static str {
@@ -83,19 +95,21 @@ fn health_label(health: HealthState) -> &'static str {
     }
 }
 
-/// The columns' names, each with a blank behind it.
-pub(super) fn titles(columns: &[Column]) -> String {
-    columns.iter().map(|column| pad_to_column(column.title, column) + " ").collect()
+/// The two lines of the columns' titles, with a blank after each title.
+pub(super) fn titles(columns: &[Column]) -> [String; 2] {
+    [0, 1].map(|line| {
+        columns.iter().map(|column| pad_to_column(column.title[line], column) + " ").collect()
+    })
 }
 
-/// `text` as wide as its column.
+/// `text` padded or truncated to the width of its column.
 pub(super) fn pad_to_column(text: &str, column: &Column) -> String {
     let width = column.width;
     let text = truncate(text, width);
     if column.is_right_aligned { format!("{text:>width$}") } else { format!("{text:<width$}") }
 }
 
-/// The beginning of `text`, with a mark where it goes on.
+/// The beginning of `text`, with a `~` at the end if it was truncated.
 pub(super) fn truncate(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -103,7 +117,8 @@ pub(super) fn truncate(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
 }
 
-/// The end of a path, which says more; control characters would move the cursor.
+/// The end of a path, which differs more between files than its beginning. Control characters
+/// would move the cursor, so they are replaced.
 pub(super) fn truncate_path(path: &str, width: usize) -> String {
     let path: String = path.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let count = path.chars().count();
@@ -113,7 +128,7 @@ pub(super) fn truncate_path(path: &str, width: usize) -> String {
     std::iter::once('~').chain(path.chars().skip(count - width.saturating_sub(1))).collect()
 }
 
-/// "#####     ", for a part of 1.
+/// "#####     " for 0.5.
 pub(super) fn gauge_bar(part: f64, width: usize) -> String {
     let full = ((part * width as f64).round() as usize).min(width);
     format!("{:<width$}", "#".repeat(full))

@@ -26,43 +26,72 @@ fn shown() -> DisplayState {
 }
 
 #[test]
-fn everything_has_its_place_in_80_by_24() {
+fn a_screen_of_80_by_24_shows_all_essential_values() {
     let screen = draw(&view(), &shown(), 80, 24).join("\n");
     for word in [
         "fanfs top",
-        "390.0 MiB/s",
-        "hits 50%",
-        "hedges 2.0/s (25% won)",
-        "twice 2.50%",
+        "app read      390.0 MiB/s",
+        "390 reads/s, average 1.0 MiB, readahead hits 50%",
+        "p50 0us, p99 0us since mount, metadata 0/s",
+        "replica read  400.0 MiB/s",
+        "hedged reads 2.0/s (25% answered first), retries 0/s",
+        "duplicate reads 2.50%",
+        "queue             2 reads  0 metadata calls, 3 segments, 12 in flight",
+        "buffers          64.0 MiB  of 256.0 MiB [#####               ], 2 open handles",
         "REPLICA",
         "HEALTH",
-        "NOW/s",
+        "MiB/s",
         "SHARE",
-        "LOAD",
-        "P99",
-        "BAD/s",
-        "300.0M",
+        "EST. BW",
+        "P50/P99",
+        "since mount",
+        "SLOW/s",
+        "LIMIT MiB",
+        "4.0/8.0",
+        "(9 x 1s)",
+        "300.0",
         "75%",
         "a/large.bam",
         "40 dd",
         "READERS",
-        "q end",
+        "COMMAND",
+        "q quit",
     ] {
         assert!(screen.contains(word), "{word:?} is not in\n{screen}");
     }
-    assert!(screen.contains("█"), "the past is not drawn\n{screen}");
+    assert!(screen.contains("█"), "the history is not drawn\n{screen}");
 }
 
 #[test]
-fn more_room_shows_more() {
+fn a_wide_screen_shows_all_columns_and_each_total_on_one_line() {
     let narrow = draw(&view(), &shown(), 80, 24).join("\n");
     let wide = draw(&view(), &shown(), 200, 50).join("\n");
-    assert!(!narrow.contains("EXPECTED") && wide.contains("EXPECTED"));
-    assert!(wide.contains("IN FLIGHT") && wide.contains("STUCK") && wide.contains("NODE"));
+    for word in ["HUNG", "THREADS", "NODE", "[##########]"] {
+        assert!(!narrow.contains(word) && wide.contains(word), "{word:?}\n{narrow}\n{wide}");
+    }
+    assert!(wide.contains("retries 0/s, duplicate reads 2.50%"), "{wide}");
 }
 
 #[test]
-fn no_size_is_too_small_to_draw() {
+fn a_tall_screen_shows_more_replicas() {
+    let mut view = view();
+    view.replicas = (0..64).map(|_| view.replicas[0].clone()).collect();
+    for (height, range) in [(24, "1-6 of 64"), (50, "1-31 of 64")] {
+        let screen = draw(&view, &shown(), 80, height).join("\n");
+        assert!(screen.contains(&format!(" replicas {range}; [ ] scroll")), "{screen}");
+        assert!(screen.contains("a/large.bam") && screen.contains("40 dd"), "{screen}");
+    }
+}
+
+#[test]
+fn a_low_screen_leaves_out_the_second_parts_of_totals() {
+    let screen = draw(&view(), &shown(), 60, 10).join("\n");
+    assert!(screen.contains("replica read") && !screen.contains("duplicate"), "{screen}");
+    assert!(screen.contains("\nn1 ") && screen.contains("q quit"), "{screen}");
+}
+
+#[test]
+fn every_screen_size_can_be_drawn() {
     let mut view = view();
     view.replicas = (0..64).map(|_| view.replicas[0].clone()).collect();
     for (width, height) in [(1, 1), (59, 30), (60, 10), (61, 11), (80, 12), (300, 10), (300, 100)] {
@@ -78,7 +107,7 @@ fn no_size_is_too_small_to_draw() {
 }
 
 #[test]
-fn who_is_ill_is_marked_and_comes_first_by_health() {
+fn an_unhealthy_replica_is_highlighted_and_first_when_sorted_by_health() {
     let mut view = view();
     view.replicas[2].health = HealthState::Ejected;
     let mut shown = shown();
@@ -90,7 +119,7 @@ fn who_is_ill_is_marked_and_comes_first_by_health() {
 }
 
 #[test]
-fn names_cannot_move_the_cursor_and_long_ones_are_cut() {
+fn names_cannot_move_the_cursor_and_long_ones_are_truncated() {
     let mut view = view();
     view.files[0].path = format!("evil\x1b[2J\n{}end", "x".repeat(500));
     let text = render_text(&view, 80);
@@ -100,7 +129,7 @@ fn names_cannot_move_the_cursor_and_long_ones_are_cut() {
 }
 
 #[test]
-fn a_silent_daemon_is_seen() {
+fn a_silent_daemon_is_reported() {
     let view = view();
     let screen = Screen {
         view: Some(&view),

@@ -32,7 +32,7 @@ fn an_interface_is_full_for_those_that_go_by_it() {
     measured(&mut facts).together.rate = Some(150e6);
     let text = |facts: &DoctorFacts| {
         let findings = run_checks(facts).findings;
-        findings.into_iter().find(|f| f.id == "measure.together").expect("found").text
+        findings.into_iter().find(|f| f.id == "measure.together").expect("found").text.evidence
     };
     assert!(text(&facts).contains("eth0 is full"));
     route(&mut facts, 2).interface = Some("eth1".into());
@@ -59,9 +59,12 @@ fn what_is_said_of_replicas_that_do_not_answer() {
     three.state = "silent";
     let findings = run_checks(&facts).findings;
     let [one, two, three] = &findings[..] else { panic!("{findings:#?}") };
-    assert_eq!(one.text, "n1: /mnt/n1 is not mounted: it lies in /, ext4");
+    assert_eq!(
+        one.text.to_string(),
+        "replica n1 is not mounted: /mnt/n1 is a directory in /, ext4 (mount table)"
+    );
     assert_eq!(one.remedy, "mount /mnt/n1");
-    assert!(two.text.ends_with("cannot be opened: Stale file handle (os error 116)"), "{two:?}");
+    assert!(two.text.evidence.ends_with(": Stale file handle (os error 116)"), "{two:?}");
     assert!(two.remedy.contains("umount -l /mnt/n2 and"), "{two:?}");
     assert!(three.remedy.contains("nc -z -w3 10.0.3.2 2049;"), "{three:?}");
     // A volume's configuration says which replicas must be mounts.
@@ -79,8 +82,8 @@ fn remedies_are_commands() {
     assert_eq!(
         findings[0].remedy,
         "umount '/mnt/my data' && mount -t nfs -o ro,vers=4.2,rsize=1048576 10.0.2.2:/ '/mnt/my \
-         data'; grep '/mnt/my data' /proc/mounts  (first end what is mounted over it, with fanfs \
-         umount; put the same options into /etc/fstab or the .mount unit)"
+         data'; grep '/mnt/my data' /proc/mounts  (unmount the volume first, with fanfs umount; \
+         put the same options in /etc/fstab or the .mount unit)"
     );
     assert_eq!(shell_word("it's"), "'it'\\''s'");
 }
@@ -93,24 +96,25 @@ fn mounts_that_are_not_alike_are_named_with_what_differs() {
         let CheckReport { rows, findings } = run_checks(&facts);
         let row = rows.iter().find(|row| row.id == "nfs.alike").expect("its row");
         assert_eq!(row.state == CheckStatus::Ok, findings.iter().all(|f| f.id != "nfs.alike"));
-        findings.into_iter().filter(|f| f.id == "nfs.alike").map(|f| f.text).collect()
+        findings.into_iter().filter(|f| f.id == "nfs.alike").map(|f| f.text.to_string()).collect()
     };
     let begins = |texts: &[String], beginning: &str| {
         assert_eq!(texts.len(), 1, "{texts:?}");
-        assert!(texts[0].starts_with(beginning), "{texts:?}");
+        let expected = format!("the replicas are mounted with different values of {beginning}");
+        assert!(texts[0].starts_with(&expected), "{texts:?}");
     };
     let soft = said(|f| nfs(f, 1).recovery = "soft");
-    begins(&soft, "hard or soft is hard of n1 and n3, soft of n2: ");
+    begins(&soft, "hard/soft: hard on n1 and n3, soft on n2 (");
     let times = said(|f| {
         nfs(f, 0).attribute_times_s = [0; 4];
         nfs(f, 1).attribute_times_s = [600; 4];
     });
-    begins(&times, "actimeo is 0-0 s, 0-0 s for directories of n1, 3-60 s, ");
+    begins(&times, "actimeo: 0-0 s, 0-0 s for directories on n1, 3-60 s, ");
     let sizes = said(|f| {
         nfs(f, 0).rsize = Some(4096);
         nfs(f, 1).rsize = Some(512 << 10);
     });
-    begins(&sizes, "rsize is 1.0 MiB of n3, 4.0 KiB of n1, 512.0 KiB of n2: ");
+    begins(&sizes, "rsize: 1.0 MiB on n3, 4.0 KiB on n1, 512.0 KiB on n2 (");
     // Two servers that clamp to different sizes.
     assert_eq!(said(|f| nfs(f, 1).rsize = Some(512 << 10)), [""; 0]);
     assert_eq!(said(|f| (0..3).for_each(|i| nfs(f, i).rsize = Some(4096))), [""; 0]);
@@ -147,6 +151,6 @@ fn what_costs_most_comes_first() {
     let ids: Vec<_> = findings.iter().map(|finding| finding.id).collect();
     let worst = ["measure.together", "nfs.rsize", "nfs.soft", "nfs.alike", "nfs.alike"];
     assert_eq!(ids, worst);
-    assert!(findings[0].text.contains("reading through all gains nothing"), "{findings:#?}");
-    assert!(findings[0].text.contains("replication 1"), "{findings:#?}");
+    assert!(findings[0].text.problem.contains("is hardly faster"), "{findings:#?}");
+    assert!(findings[0].text.evidence.contains("replication 1"), "{findings:#?}");
 }

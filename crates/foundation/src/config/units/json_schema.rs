@@ -1,4 +1,4 @@
-//! What the volume file's JSON schema says of a quantity: its pattern, its unit, examples.
+//! The JSON schema of quantities: pattern, unit, examples.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::{Rate, Share, Size, Time};
 
 const SIZE: &str = r"[0-9]+(\.[0-9]*)?\s*([KMGTP]i?)?B";
 
-/// Those of humantime.
+/// The units of humantime.
 const TIME_UNITS: &str = "nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|\
                           hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y";
 

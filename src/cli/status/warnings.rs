@@ -1,0 +1,308 @@
+//! The warnings of `fanfs status` about replicas: one line for each cause, not for each replica.
+//!
+//! A volume has up to 64 replicas, and one cause, such as a dead switch, affects many of them. So
+//! replicas with the same cause share a line, which names the first ones and counts the others.
+//!
+//! Pure.
+
+use std::time::Duration;
+
+use crate::cli::printable;
+use crate::format::{format_count, format_names};
+use crate::replicas::health::{HealthReason, HealthState};
+use crate::status::{HungObject, ReplicaStatus};
+
+/// All warnings about replicas, without their indentation.
+pub(super) fn replica_warnings(replicas: &[ReplicaStatus]) -> Vec<String> {
+    let mut warnings = health_warnings(replicas);
+    warnings.extend(hung_object_warnings(replicas));
+    warnings
+}
+
+/// The replicas that are out of service, for `--check`.
+pub(super) fn service_failures(replicas: &[ReplicaStatus]) -> Vec<String> {
+    let out = replicas.iter().filter(|replica| is_out_of_service(replica));
+    let keyed = out.map(|replica| {
+        let key = cause(replica).map(|cause| cause.key).unwrap_or_default();
+        ((replica.health, key), replica)
+    });
+    let failure = |((health, _), members): ((HealthState, String), Vec<&ReplicaStatus>)| {
+        let why = cause(members[0]).map(|cause| format!(": {}", cause.text)).unwrap_or_default();
+        let health = health_label(health);
+        match members[..] {
+            [one] => format!("replica {} is {health}{why}", one.name),
+            _ => format!("{} are {health}{why}", name_list(&members)),
+        }
+    };
+    group_by_key(keyed).into_iter().map(failure).collect()
+}
+
+/// The replicas that are not read for some files because their data differs.
+pub(super) fn differing_warning(replicas: &[ReplicaStatus]) -> Option<String> {
+    let differing: Vec<_> =
+        replicas.iter().filter(|replica| replica.counters.differing > 0).collect();
+    let most = differing.iter().map(|replica| replica.counters.differing).max()?;
+    let files = format_count(most, "file");
+    let names = name_list(&differing);
+    Some(match differing.len() {
+        1 => format!("{names} is not read for {files}: its data differs"),
+        _ => format!("{names} are not read for up to {files} each: their data differs"),
+    })
+}
+
+/// The name of a health state.
+pub(super) fn health_label(state: HealthState) -> &'static str {
+    match state {
+        HealthState::Healthy => "healthy",
+        HealthState::Suspect => "suspect",
+        HealthState::Ejected => "ejected",
+        HealthState::Probing => "probing",
+        HealthState::Absent => "absent",
+    }
+}
+
+/// Why a replica is not healthy.
+struct Cause {
+    /// Equal for replicas with the same cause.
+    key: String,
+    text: String,
+}
+
+fn cause(replica: &ReplicaStatus) -> Option<Cause> {
+    if let Some(text) = &replica.absence {
+        // The text names the replica and its path, and the key must not.
+        let name = &replica.name;
+        let subjects = [format!("{name}: "), format!("replica {name} (")];
+        let key = subjects.iter().find_map(|subject| text.strip_prefix(subject)).unwrap_or(text);
+        let key = key.replace(&*replica.path.to_string_lossy(), "");
+        return Some(Cause { key, text: text.clone() });
+    }
+    let text = reason_text(replica.health_reason)?;
+    Some(Cause { key: text.to_owned(), text: text.to_owned() })
+}
+
+/// Whether fanfs sends it no reads except probes.
+fn is_out_of_service(replica: &ReplicaStatus) -> bool {
+    !matches!(replica.health, HealthState::Healthy | HealthState::Suspect)
+}
+
+/// The reason for a health state, unless it is a good one.
+fn reason_text(reason: HealthReason) -> Option<&'static str> {
+    Some(match reason {
+        HealthReason::Started | HealthReason::Delivered | HealthReason::Quiet => return None,
+        HealthReason::Failed => "a call failed",
+        HealthReason::Late => "a call was slow",
+        HealthReason::Failures => "too many calls failed",
+        HealthReason::Stalled => "delivered nothing while other replicas did",
+        HealthReason::Deadline => "a read took longer than attempt_deadline",
+        HealthReason::Slow => "delivered less than a twentieth of the fastest replica's rate",
+        HealthReason::Proved => "its mount answers again, and fanfs probes it",
+        HealthReason::Gone => "its mount is gone",
+    })
+}
+
+fn health_warnings(replicas: &[ReplicaStatus]) -> Vec<String> {
+    let keyed = replicas.iter().filter_map(|replica| {
+        let Cause { key, text } = cause(replica)?;
+        Some(((replica.absence.is_some(), key), CauseOf { replica, text }))
+    });
+    let warning = |((is_absent, _), members): ((bool, String), Vec<CauseOf<'_>>)| {
+        let replicas: Vec<&ReplicaStatus> = members.iter().map(|cause| cause.replica).collect();
+        let names = name_list(&replicas);
+        let text = &members[0].text;
+        match (is_absent, members.len()) {
+            (true, 1) => format!("{text}; fanfs uses it again when it recovers"),
+            (true, _) => {
+                format!("{names}: absent ({text}); fanfs uses them again when they recover")
+            }
+            (false, _) => {
+                let ages = replicas.iter().map(|replica| replica.health_s);
+                let hung: usize = replicas.iter().map(|replica| replica.stuck_threads).sum();
+                let hung = match hung {
+                    0 => String::new(),
+                    count => format!("; {}", format_count(count as u64, "hung thread")),
+                };
+                format!("{names}: {text}, {} ago{hung}", age_range(ages))
+            }
+        }
+    };
+    group_by_key(keyed).into_iter().map(warning).collect()
+}
+
+struct CauseOf<'a> {
+    replica: &'a ReplicaStatus,
+    text: String,
+}
+
+/// An object on one replica on which calls hang.
+struct HungOn<'a> {
+    replica: &'a ReplicaStatus,
+    object: &'a HungObject,
+}
+
+fn hung_object_warnings(replicas: &[ReplicaStatus]) -> Vec<String> {
+    let all = replicas.iter().flat_map(|replica| {
+        replica.hung.iter().map(move |object| (&object.path, HungOn { replica, object }))
+    });
+    let warning = |(path, members): (&String, Vec<HungOn<'_>>)| {
+        let path = if path.is_empty() { "/" } else { path };
+        let replicas: Vec<&ReplicaStatus> = members.iter().map(|hung| hung.replica).collect();
+        let threads: usize = members.iter().map(|hung| hung.object.threads).sum();
+        format!(
+            "{}: calls on {} have hung for {}; {}",
+            name_list(&replicas),
+            printable(path),
+            age_range(members.iter().map(|hung| hung.object.lasts_s)),
+            format_count(threads as u64, "hung thread")
+        )
+    };
+    let mut warnings: Vec<String> = group_by_key(all).into_iter().map(warning).collect();
+    let unlisted = |replica: &ReplicaStatus| replica.hung_objects - replica.hung.len();
+    let more: Vec<_> =
+        replicas.iter().filter(|replica| replica.hung_objects > replica.hung.len()).collect();
+    if let Some(most) = more.iter().map(|replica| unlisted(replica)).max() {
+        let objects = format_count(most as u64, "more object");
+        let up_to = if more.len() == 1 { "" } else { "up to " };
+        warnings.push(format!("{}: calls on {up_to}{objects} hang", name_list(&more)));
+    }
+    warnings
+}
+
+/// "5s", or "5s to 2m" if the replicas differ.
+fn age_range(seconds: impl Iterator<Item = u64> + Clone) -> String {
+    let text = |seconds| humantime::format_duration(Duration::from_secs(seconds)).to_string();
+    let least = seconds.clone().min().unwrap_or(0);
+    let most = seconds.max().unwrap_or(0);
+    if least == most { text(most) } else { format!("{} to {}", text(least), text(most)) }
+}
+
+/// "r3", "r3, r4 and 5 more replicas".
+fn name_list(replicas: &[&ReplicaStatus]) -> String {
+    let names: Vec<&str> = replicas.iter().map(|replica| &*replica.name).collect();
+    format_names(&names, "replica")
+}
+
+/// The items of each key. Keys are in the order of their first items.
+fn group_by_key<K: PartialEq, T>(items: impl Iterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for (key, item) in items {
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, members)) => members.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::counters::ReplicaCountersSnapshot;
+
+    fn replicas(count: usize) -> Vec<ReplicaStatus> {
+        let replica = |number: usize| ReplicaStatus {
+            name: format!("r{number}"),
+            path: format!("/mnt/{number}").into(),
+            node: format!("r{number}"),
+            health: HealthState::Healthy,
+            health_reason: HealthReason::Started,
+            health_s: 5,
+            absence: None,
+            ejections: 0,
+            rate: 0,
+            rate_remote: 0,
+            in_flight: 0,
+            in_flight_cap: 0,
+            busy_threads: 0,
+            stuck_threads: 0,
+            hung_objects: 0,
+            hung: Vec::new(),
+            counters: ReplicaCountersSnapshot::default(),
+        };
+        (1..=count).map(replica).collect()
+    }
+
+    #[test]
+    fn healthy_replicas_have_no_warning() {
+        let all = replicas(64);
+        assert!(replica_warnings(&all).is_empty() && service_failures(&all).is_empty());
+        assert_eq!(differing_warning(&all), None);
+    }
+
+    #[test]
+    fn replicas_with_the_same_cause_share_a_line() {
+        let mut all = replicas(64);
+        for (age, replica) in all.iter_mut().skip(2).take(7).enumerate() {
+            replica.health = HealthState::Ejected;
+            replica.health_reason = HealthReason::Stalled;
+            replica.health_s = 5 + age as u64;
+            replica.stuck_threads = 1;
+        }
+        all[0].health = HealthState::Suspect;
+        all[0].health_reason = HealthReason::Failed;
+        assert_eq!(
+            replica_warnings(&all),
+            [
+                "r1: a call failed, 5s ago",
+                "r3, r4 and 5 more replicas: delivered nothing while other replicas did, \
+                 5s to 11s ago; 7 hung threads",
+            ]
+        );
+        assert_eq!(
+            service_failures(&all),
+            ["r3, r4 and 5 more replicas are ejected: \
+              delivered nothing while other replicas did"]
+        );
+    }
+
+    #[test]
+    fn absent_replicas_share_a_line_although_their_paths_differ() {
+        let mut all = replicas(5);
+        for replica in &mut all[1..] {
+            replica.health = HealthState::Absent;
+            let path = replica.path.display();
+            replica.absence = Some(format!("{}: {path} does not answer", replica.name));
+        }
+        assert_eq!(
+            replica_warnings(&all),
+            ["r2, r3 and 2 more replicas: absent (r2: /mnt/2 does not answer); fanfs uses them \
+              again when they recover"]
+        );
+        assert_eq!(
+            replica_warnings(&all[..2]),
+            ["r2: /mnt/2 does not answer; fanfs uses it again when it recovers"]
+        );
+        assert_eq!(
+            service_failures(&all[..2]),
+            ["replica r2 is absent: r2: /mnt/2 does not answer"]
+        );
+    }
+
+    #[test]
+    fn an_object_that_hangs_on_several_replicas_takes_one_line() {
+        let mut all = replicas(3);
+        for replica in &mut all[..2] {
+            replica.hung = vec![HungObject { path: "a/b".to_owned(), threads: 2, lasts_s: 60 }];
+            replica.hung_objects = 1;
+        }
+        all[1].hung_objects = 4;
+        assert_eq!(
+            replica_warnings(&all),
+            [
+                "r1 and r2: calls on a/b have hung for 1m; 4 hung threads",
+                "r2: calls on 3 more objects hang",
+            ]
+        );
+    }
+
+    #[test]
+    fn replicas_whose_data_differs_share_a_line() {
+        let mut all = replicas(3);
+        all[1].counters.differing = 1;
+        let one = "r2 is not read for 1 file: its data differs";
+        assert_eq!(differing_warning(&all).unwrap(), one);
+        all[2].counters.differing = 4;
+        let two = "r2 and r3 are not read for up to 4 files each: their data differs";
+        assert_eq!(differing_warning(&all).unwrap(), two);
+    }
+}
