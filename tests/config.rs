@@ -1,5 +1,5 @@
-//! The configuration from outside: what the example files come to, and what
-//! malformed ones are told ([`refusals`], word for word).
+//! The configuration from outside: the result of the example files, and the errors of malformed
+//! ones ([`refusals`], word for word).
 
 mod placement;
 mod refusals;
@@ -206,7 +206,7 @@ fn the_limits_themselves_are_accepted() {
     assert!(parse(&long_name.replace("nn\"", "nnn\"")).is_err());
 }
 
-/// What `[placement]` takes for certain providers only, and `[[affinity]]`.
+/// The keys of `[placement]` for particular providers, and `[[affinity]]`.
 const PROVIDERS_OWN: [&str; 11] = [
     "root",
     "aliases",
@@ -221,8 +221,7 @@ const PROVIDERS_OWN: [&str; 11] = [
     "node = ",
 ];
 
-/// The example's text with what is commented out switched on, but for the keys
-/// in `except`.
+/// The example's text with commented-out keys enabled, except the keys in `except`.
 fn uncommented(except: &[&str]) -> String {
     let is_key =
         |line: &str| line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ");
@@ -291,7 +290,7 @@ fn a_file_is_read_as_its_text_is_parsed() {
     assert_eq!(config::load(&path).unwrap(), config::parse(EXAMPLE, &path).unwrap());
 }
 
-/// A value as it might be written after `key = `, valid or not.
+/// A possible value after `key = `, valid or not.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         "[\"'\\[{]{0,2}\\PC{0,12}[\"'\\]}]{0,2}",

@@ -1,5 +1,4 @@
-//! `fanfs doctor`: what is said of replicas that are really there, are slow, share
-//! a device, or hang.
+//! `fanfs doctor`: its report about replicas that are healthy, slow, on one device, or hung.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +29,7 @@ fn found(report: &Value) -> Vec<(String, String)> {
     findings.iter().map(|one| (text(&one["id"]), text(&one["severity"]))).collect()
 }
 
-/// As [`found`], without latencies: those of a busy machine are its own.
+/// As [`found`], without latencies: those depend on the load of the machine.
 fn rates(report: &Value) -> Vec<(String, String)> {
     found(report).into_iter().filter(|(id, _)| id != "measure.latency").collect()
 }
@@ -143,13 +142,13 @@ fn a_sparse_file_is_not_the_sample() {
     assert_eq!((&report["file"], &report["file_bytes"]), (&"data".into(), &(16 * MIB).into()));
 }
 
-/// Is `path`'s own mount.
+/// Whether `path` is its own mount.
 fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// A file system that somebody serves who can be stopped.
+/// A file system whose server can be stopped.
 struct Hanging {
     daemon: Child,
     at: PathBuf,
@@ -191,7 +190,7 @@ fn a_replica_that_hangs_is_red_and_hangs_nobody() {
     let room = Room::new();
     let Some(hanging) = Hanging::over(&room.path("tree"), room.path("hung")) else { return };
     hanging.stop(&room);
-    // By itself it may be a volume's name, and is a path.
+    // The bare word could be a volume's name; here it is a path.
     for paths in [&["tree", "hung"][..], &["hung"]] {
         let started = Instant::now();
         let more = ["--deadline", "500ms", "--measure", "--json"];
@@ -273,7 +272,7 @@ impl Throttled {
         fs::write(self.group.join("blkio.throttle.read_bps_device"), line).unwrap();
     }
 
-    /// Runs doctor as one of those that the throttle is for.
+    /// Runs doctor in the throttled cgroup.
     fn doctor(&self, paths: &[&str]) -> Value {
         let fanfs = self.room.fanfs(&[] as &[&str]);
         let mut command = Command::new("bash");

@@ -1,4 +1,4 @@
-//! `fanfs init`: what it writes, and what it refuses.
+//! `fanfs init`: its output, and the input that it refuses.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,14 +9,14 @@ use std::process::Command;
 use crate::needs;
 use crate::room::Room;
 
-/// Mounts in a room; unmounted with it.
+/// Mounts in a room; dropping this unmounts them.
 struct Mounts<'a> {
     room: &'a Room,
     points: Vec<PathBuf>,
 }
 
 impl<'a> Mounts<'a> {
-    /// None where this is not root's.
+    /// `None` without root.
     fn new(room: &'a Room) -> Option<Self> {
         if !needs::root() {
             return None;
@@ -45,7 +45,7 @@ impl Drop for Mounts<'_> {
     }
 }
 
-/// Exit status and what it said.
+/// Exit status and output.
 fn refused(room: &Room, args: &[&str]) -> (i32, String) {
     let output = room.fanfs(args).output().unwrap();
     assert_eq!(output.stdout, b"", "{args:?}");
@@ -114,10 +114,10 @@ fn one_file_system_seen_twice_is_shared() {
     assert_eq!(guess["replicas"][1]["path"], b.as_str());
     fs::write(room.path("j.toml"), guess["file"].as_str().unwrap()).unwrap();
     room.expect(&["check", "j.toml"]);
-    // One is enough, with a remark.
+    // One replica is enough, with a warning.
     let one = String::from_utf8(room.expect(&["init", a]).stdout).unwrap();
     assert!(one.contains("# Remark: one replica alone"), "{one}");
-    // The mode may be said, where that is no nonsense.
+    // The mode may be set, if it is possible.
     let copies =
         String::from_utf8(room.expect(&["init", a, b, "--mode", "copies"]).stdout).unwrap();
     assert!(copies.contains("mode = \"copies\""), "{copies}");
@@ -142,7 +142,7 @@ fn what_cannot_be_a_volume_is_refused() {
     ] {
         assert_eq!(refused(&room, &args), (status, expected), "{args:?}");
     }
-    // Two tmpfs are not one file system, whatever one says.
+    // Two tmpfs are not one file system, whatever the mode.
     let (status, said) = refused(&room, &["init", a, b, "--mode", "shared"]);
     assert_eq!(status, 1);
     assert!(said.starts_with("fanfs: not the same file system: "), "{said}");

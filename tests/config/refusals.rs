@@ -1,9 +1,8 @@
-//! Malformed files, one for every way to be malformed, and the exact line that
-//! each is refused with.
+//! Malformed files, one for each kind of error, and the exact line that refuses each.
 
 use super::{parse, with};
 
-/// A file, and the one line it is refused with.
+/// A file, and the line that refuses it.
 type Case = (&'static str, &'static str);
 
 #[track_caller]
@@ -13,7 +12,7 @@ fn refused(cases: &[Case]) {
     }
 }
 
-/// [`refused`] for what is wrong with an otherwise valid file.
+/// [`refused`] for an error in an otherwise valid file.
 #[track_caller]
 fn refused_after_valid(cases: &[Case]) {
     for (more, expected) in cases {
