@@ -1,4 +1,4 @@
-//! What memory for one segment costs: claimed, taken, given back.
+//! The cost of one segment's memory: claim, use, release.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use fanfs::buffer::{Budget, BufferPool, size_class};

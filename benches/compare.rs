@@ -33,7 +33,7 @@ mod scaling;
 
 use options::Options;
 
-/// Why it cannot go on, in one line.
+/// The reason why it cannot continue, in one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Failure(String);
@@ -58,9 +58,9 @@ impl From<rustix::io::Errno> for Failure {
 /// within one round. `CPU s/GiB` is processor time, of the daemon and of daemon and reader
 /// together; percentiles are of one read; `peak` is the daemon's resident memory.
 ///
-/// Needs root, fio, and memory for the replicas. What is not installed (mergerfs, bindfs), or
-/// what a build of fanfs does not know, is left out and said so. Without root or fio it says
-/// that and ends well, so that a plain `cargo bench` goes on.
+/// Needs root, fio, and memory for the replicas. Programs that are not installed (mergerfs, bindfs)
+/// and settings that a build of fanfs does not know are left out with a note. Without root or fio
+/// it prints a note and exits with 0, so that a plain `cargo bench` continues.
 #[derive(clap::Parser)]
 #[command(
     name = "compare",
@@ -89,7 +89,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // `cargo test --benches` gives no argument at all, `cargo bench` at least one.
+    // `cargo test --benches` passes no argument at all, `cargo bench` at least one.
     if std::env::args_os().len() == 1 {
         return ExitCode::SUCCESS;
     }
@@ -143,14 +143,14 @@ fn compare(options: &Options) -> Result<(), Failure> {
         .iter()
         .try_for_each(|count| run::over(*count, &candidates, options, &mut passes, &mut notes))
         .and_then(|()| scaling::run(&candidates, options, &mut lines));
-    // What there was time for is shown also where it has been interrupted.
+    // An interrupted comparison also shows the passes that it has completed.
     if measured.is_ok() || !passes.is_empty() || !lines.is_empty() {
         write_all(options, &candidates, &passes, &lines, &notes)?;
     }
     measured
 }
 
-/// What is shown, in every form that it is shown in.
+/// The results, in every output format.
 fn write_all(
     options: &Options,
     candidates: &[candidate::Candidate],
@@ -180,7 +180,7 @@ fn write_all(
     Ok(())
 }
 
-/// What a comparison cannot do without and does not have.
+/// A requirement of the comparison that is missing here.
 fn lacking() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root, to mount a tmpfs and what is compared");
@@ -191,11 +191,11 @@ fn lacking() -> Option<&'static str> {
     }
 }
 
-/// Set once somebody wants it to end.
+/// Set once the comparison must end.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Lets Ctrl-C and SIGTERM end the comparison between two passes, where all
-/// mounts and daemons are put away.
+/// Lets Ctrl-C and SIGTERM end the comparison between two passes, after all mounts and daemons are
+/// cleaned up.
 fn watch_signals() -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,9 +1,9 @@
-//! Whether pinning a subtree pays for creating files in it: two replicas over one
-//! tree, the second slower by a fixed delay, either of them the write replica.
+//! Whether pinning a subtree speeds up creating files in it: two replicas over one tree, the second
+//! slower by a fixed delay, and either of them the write replica.
 //!
-//! `cargo bench --bench creates -- [FILES] [DELAY]` makes so many files in eight
-//! directories, with eight threads, for each row; needs root, or fusermount3. What
-//! the kernel adds is in every row, so compare rows, not machines.
+//! `cargo bench --bench creates -- [FILES] [DELAY]` makes that number of files in eight
+//! directories, with eight threads, for each row; needs root, or fusermount3. Every row includes
+//! the kernel's share, so compare rows, not machines.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -40,7 +40,7 @@ fn main() {
     }
 }
 
-/// Creates a second.
+/// Creates per second.
 fn row(files: u64, delay: Duration, writer: &str, rule: Option<&str>) -> f64 {
     let room = tempfile::Builder::new().prefix("fanfs-bench-").tempdir().unwrap();
     for thread in 0..THREADS {

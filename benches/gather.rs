@@ -1,5 +1,5 @@
-//! A read through the whole read path, from a replica that answers from memory:
-//! what fanfs itself adds, without FUSE and without a disk.
+//! A read through the whole read path, from a replica that answers from memory: the cost of fanfs
+//! itself, without FUSE and without a disk.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;

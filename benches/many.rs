@@ -1,11 +1,10 @@
-//! Many small files over replicas that take a known time for each call: how many
-//! are opened, read and closed in a second through one replica and through three.
+//! Many small files over replicas with a fixed latency per call: how many are opened, read and
+//! closed per second through one replica and through three.
 //!
-//! `cargo bench --bench many -- [DELAY] [WORKERS]...` ("500us", 8 and 32); needs
-//! root, or fusermount3. In the first table a replica serves as many calls at once
-//! as it is asked, so that only what is asked one after the other counts; in the
-//! second it serves one at a time, as a server at its limit does, and three have
-//! three times as much to give.
+//! `cargo bench --bench many -- [DELAY] [WORKERS]...` ("500us", 8 and 32); needs root, or
+//! fusermount3. In the first table a replica serves any number of calls at once, so only sequential
+//! calls cost time. In the second it serves one call at a time, like a server at its limit, and
+//! three replicas have three times the capacity.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -28,10 +27,10 @@ use parking_lot::Mutex;
 const FILES: usize = 2000;
 const DIRECTORIES: usize = 20;
 
-/// A row takes so long.
+/// Duration of one row.
 const LONG: Duration = Duration::from_secs(2);
 
-/// Takes a while for each call; for one after the other, where `line` is there.
+/// Delays each call; with `line`, calls wait for one another.
 struct Server {
     inner: DirBackend,
     cost: Arc<Cost>,
@@ -190,7 +189,7 @@ fn main() {
     }
 }
 
-/// The files of one directory, and as many in several, below the mount.
+/// Files of one directory, and the same number in several, below the mount.
 fn trees(room: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let make = |name: String| {
         let path = room.join("tree").join(&name);
@@ -204,8 +203,7 @@ fn trees(room: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     (one, many)
 }
 
-/// Files a second, and what part of the reads and of the metadata calls each
-/// replica served, in per cent.
+/// Files per second, and the percentage of reads and of metadata calls that each replica served.
 fn row(
     room: &Path,
     files: &[PathBuf],

@@ -1,10 +1,9 @@
-//! Whether pinning a subtree's metadata pays: two replicas over one tree, one of
-//! them slower by a fixed delay, behind a real mount that caches no attributes.
+//! Whether pinning a subtree's metadata is faster: two replicas over one tree, one of them slower
+//! by a fixed delay, behind a real mount that caches no attributes.
 //!
-//! `cargo bench --bench metadata -- [CALLS] [DELAY]...` makes so many calls (a
-//! stat, or an open with its close) for each delay ("1ms", "50us") and row of
-//! the table; needs root, or fusermount3. What the kernel adds is in every row,
-//! so compare rows, not machines.
+//! `cargo bench --bench metadata -- [CALLS] [DELAY]...` makes that number of calls (a stat, or an
+//! open with its close) for each delay ("1ms", "50us") and row of the table; needs root, or
+//! fusermount3. Every row includes the kernel's share, so compare rows, not machines.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,10 +24,10 @@ const CALLS: u64 = 20_000;
 const DELAYS: [Duration; 3] =
     [Duration::from_micros(50), Duration::from_micros(250), Duration::from_millis(1)];
 
-/// A row takes no longer, whatever was asked for.
+/// The longest duration of a row, for any number of calls.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Where replica 1 is quick and replica 2 is slow.
+/// Replica 1 is fast here, and replica 2 slow.
 const QUICK: &str = "[[affinity]]\npath = \"/**\"\nreplica = \"r1\"\n";
 const SLOW: &str = "[[affinity]]\npath = \"/**\"\nreplica = \"r2\"\n";
 
@@ -73,7 +72,7 @@ fn main() {
     }
 }
 
-/// The files of one directory, and as many in several, below the mount.
+/// Files of one directory, and the same number in several, below the mount.
 fn trees(room: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let make = |name: String| {
         let path = room.join("tree").join(&name);
@@ -87,7 +86,7 @@ fn trees(room: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     (one, many)
 }
 
-/// Calls a second, and what the mount says of itself after them.
+/// Calls per second, and the mount's status after them.
 fn row(room: &Path, files: &[PathBuf], rules: &str, delay: Duration, calls: u64) -> (f64, Status) {
     let text = format!(
         "[volume]\nname = \"bench\"\nmode = \"shared\"\n\
@@ -111,7 +110,7 @@ fn row(room: &Path, files: &[PathBuf], rules: &str, delay: Duration, calls: u64)
         &extra,
     )
     .unwrap();
-    // What each replica takes is learned from calls, like everything else.
+    // The replicas' latencies are learned from calls.
     work(files, calls / 10);
     let (made, took) = work(files, calls);
     let status = mount.status();
@@ -119,7 +118,7 @@ fn row(room: &Path, files: &[PathBuf], rules: &str, delay: Duration, calls: u64)
     (made as f64 / took.as_secs_f64(), status)
 }
 
-/// Makes `calls` calls, fewer where they take too long.
+/// Makes `calls` calls, or fewer if they take too long.
 fn work(files: &[PathBuf], calls: u64) -> (u64, Duration) {
     let (next, made) = (AtomicU64::new(0), AtomicU64::new(0));
     let started = Instant::now();

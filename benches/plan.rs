@@ -1,5 +1,5 @@
-//! What one read costs before anything is sent: cutting it into pieces, and
-//! deciding how far to read ahead.
+//! The cost of one read before anything is sent: splitting it into pieces, and deciding how far to
+//! read ahead.
 
 use std::hint::black_box;
 

@@ -1,14 +1,11 @@
-//! Which way a replica's file is best read on this mount: through its page
-//! cache as the backend reads it, with the pages dropped after use, without the
-//! page cache's memory (`RWF_DONTCACHE`, where the file system has it), or past
-//! it (`O_DIRECT`).
+//! The best way to read a replica's file on this mount: through its page cache as the backend does,
+//! with the pages dropped after use, without keeping pages in the page cache (`RWF_DONTCACHE`,
+//! where the file system has it), or past the page cache (`O_DIRECT`).
 //!
-//! `cargo bench --bench replica_reads -- [FILE] [ROUNDS]` reads FILE (one of
-//! 256 MiB that it makes itself, where none is named) in segments of 1 MiB by
-//! eight threads, from a cold cache and then once more, each way in turn, and
-//! prints medians. It drops FILE's own pages from the cache and nothing else;
-//! an NFS server's cache it cannot drop. The first row is what the others are
-//! compared with.
+//! `cargo bench --bench replica_reads -- [FILE] [ROUNDS]` reads FILE (by default a scratch file of
+//! 256 MiB) in segments of 1 MiB by eight threads, from a cold cache and then once more, each way
+//! in turn, and prints medians. It drops only FILE's own pages from the cache; it cannot drop an
+//! NFS server's cache. The first row is the reference for the others.
 
 use std::fs::{File, OpenOptions};
 use std::io::{IoSliceMut, Write};
@@ -45,11 +42,11 @@ const WAYS: [(Way, &str); 4] = [
     (Way::Direct, "O_DIRECT"),
 ];
 
-/// What one pass over the file took.
+/// The cost of one pass over the file.
 struct Pass {
     rate: f64,
-    /// Of this process, kernel included; not the work that a loop device's or
-    /// the network's own threads do.
+    /// Of this process, kernel included; without the work of a loop device's or the network's own
+    /// threads.
     cpu_seconds_per_gib: f64,
 }
 
@@ -108,7 +105,7 @@ fn cold_and_again(path: &Path, way: Way) -> Result<(Pass, Pass), Errno> {
     let flags = if way == Way::Direct { OFlags::DIRECT } else { OFlags::empty() };
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     let file = file.map_err(|e| Errno::from_io_error(&e).expect("an errno of open(2)"))?;
-    // As the backend does: it reads ahead itself.
+    // As the backend does, which reads ahead itself.
     fadvise(&file, 0, None, Advice::Random)?;
     fadvise(File::open(path).unwrap(), 0, None, Advice::DontNeed)?;
     Ok((pass(&file, way)?, pass(&file, way)?))

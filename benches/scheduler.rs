@@ -1,5 +1,4 @@
-//! What one decision costs: the choice alone, and a segment's whole way through
-//! the scheduler.
+//! The cost of one decision: the choice alone, and a segment's whole way through the scheduler.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -30,7 +29,7 @@ fn load(i: usize) -> ReplicaLoad {
     }
 }
 
-/// Segment `i`, of a chunk of 64 on `copies` of the replicas.
+/// Segment `i`, of a chunk of 64 segments on `copies` of the replicas.
 fn demand(i: u64, replicas: usize, copies: usize) -> WaitingSegment {
     let first = i as usize / 64;
     let copies = (0..copies).map(|copy| ReplicaId::new((first + copy) % replicas));

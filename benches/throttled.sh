@@ -2,10 +2,10 @@
 # shellcheck disable=SC2154 # the runner has set fanfs, n and room
 # Rate-limited replicas, for the runners beside this file, which source it.
 #
-# Expects: fanfs (the program), n (how many replicas), room (a directory of the
-# run's own, with its replicas at r1, r2, ...). The throttle is the block
-# layer's (cgroup version 1 or 2). It counts against the one who reads, so the
-# daemon runs in the throttled cgroup and the applications do not.
+# Expects: fanfs (the program), n (the number of replicas), room (the run's own directory, with its
+# replicas at r1, r2, ...). The throttle is the block layer's (cgroup version 1 or 2). It counts
+# against the reading process, so the daemon runs in the throttled cgroup and the applications do
+# not.
 
 if [ -d /sys/fs/cgroup/blkio ]; then
   version=1 group=/sys/fs/cgroup/blkio/$(basename "$room")
@@ -27,13 +27,13 @@ throttle() {
 }
 set_rates() { local i=1 r; for r in "$@"; do throttle "$i" $((r << 20)); i=$((i + 1)); done; }
 cold() { sync; echo 3 >/proc/sys/vm/drop_caches; }
-# Runs a command as one of those that the throttle is for.
+# Runs a command in the throttled cgroup.
 throttled() { bash -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" "$@"; }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3f", a / b }'; }
 
-# Unmounts what was mounted, the volume first; the daemon may need a moment to
-# let go of the replicas.
+# Unmounts everything, the volume first; the daemon may need a moment to close files on the
+# replicas.
 unmount_all() {
   local i
   for i in $(seq "$n"); do throttle "$i" 0 2>/dev/null || true; done

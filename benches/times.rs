@@ -1,4 +1,4 @@
-//! What it costs to count how long something took, alone and with others.
+//! The cost of recording a duration, from one thread and from several.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The budget, and as much of data as requests look at.
+//! The budget, and the part of the data that requests use.
 
 #[allow(dead_code)]
 #[path = "../src/buffer/budget.rs"]
@@ -14,7 +14,7 @@ pub use budget::{Budget, Reservation};
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Bytes in memory, with what pays for them.
+/// Bytes in memory, with their claim.
 pub struct SegmentData {
     bytes: Vec<u8>,
     _claim: Option<Reservation>,
@@ -54,8 +54,8 @@ impl SegmentData {
     }
 }
 
-/// Three claim more than there is for two, and whoever has to wait is served by who
-/// gives back: nobody is forgotten, there is never more in use than there is.
+/// Three threads claim more than the budget has for two. Each release serves a waiter: no waiter is
+/// forgotten, and the use never exceeds the budget.
 pub fn memory_waiters() {
     const LIMIT: u64 = 100;
     let budget = Budget::new(LIMIT);

@@ -1,14 +1,14 @@
-//! Hand-over points in every order in which threads may meet, as far as time goes:
-//! the line for memory, segments that are fetched once for all, parked replies.
+//! Handover points in the orders in which threads may meet, within a time limit: the queue for
+//! memory, segments that are fetched once for all readers, parked replies.
 //!
 //!     cargo run --example shuttle
 //!
-//! The sources are fanfs's own, with shuttle's locks and atomics in `crate::sync`;
-//! what they need besides is in here, in small. Half of the orders are drawn at
-//! random, half change threads in a few places only, where rare mistakes show. What
-//! fails is printed with its order, to be run again by `shuttle::replay`.
+//! The sources are fanfs's own, with shuttle's locks and atomics in `crate::sync`; small
+//! replacements for their other dependencies are in here. Half of the orders are random. The other
+//! half switches threads in a few places only, where rare mistakes show. A failure prints its
+//! order, and `shuttle::replay` repeats it.
 
-// The sources are public where they are in a library.
+// The sources have public items, as in a library.
 #![allow(unreachable_pub)]
 
 mod buffer;
@@ -31,10 +31,10 @@ mod volume {
     pub use fanfs::volume::*;
 }
 
-/// Orders of each kind.
+/// Number of orders of each kind.
 const ORDERS: usize = 20_000;
 
-/// Places in which an order of the second kind changes threads.
+/// Number of thread switches in an order of the second kind.
 const CHANGES: usize = 3;
 
 fn main() {

@@ -1,4 +1,4 @@
-//! Segments and requests, and in small who brings them together: see `read` and
+//! Segments and requests, and a small version of the code that connects them: see `read` and
 //! `read::attempt`.
 
 #[allow(dead_code)]
@@ -51,7 +51,7 @@ fn delivered_by() -> DeliveredBy {
     DeliveredBy { replica: ReplicaId::new(0), at: Instant::now(), took: Duration::ZERO }
 }
 
-/// No request waits for so long.
+/// Longer than any request waits.
 const DEADLINES: Deadlines = Deadlines {
     while_responsive: Duration::from_secs(30),
     while_unresponsive: Duration::from_secs(300),
@@ -65,13 +65,13 @@ struct World {
     file: Arc<versioned_file::VersionedFile>,
     segments: Arc<SharedSegments>,
     budget: Budget,
-    /// Whether a second read waits to be sent.
+    /// Whether a second read is queued.
     queue: Mutex<bool>,
     /// Whether the first replica fails.
     fails: bool,
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Default)]
 struct Outcome {
     reply_count: AtomicUsize,
@@ -93,7 +93,7 @@ impl World {
         (range.start..range.end).map(|at| at as u8 + 1).collect()
     }
 
-    /// As `Reader::try_start_request` and what follows from it.
+    /// As `Reader::try_start_request` and the code after it.
     fn start_request(self: &Arc<Self>, range: ByteRange, request: &Arc<ReadRequest>) {
         let mut fresh = Vec::new();
         let mut failure = None;
@@ -131,7 +131,8 @@ impl World {
             let world = Arc::clone(self);
             thread::spawn(move || {
                 world.run_attempt(&fetch, 0);
-                // The world last: who waits for it finds everything given back.
+                // The world is dropped last: the thread that waits for it finds everything
+                // released.
                 drop(fetch);
                 drop(world);
             });
@@ -181,8 +182,8 @@ impl World {
         }
     }
 
-    /// As `read::attempt::enqueue_hedge`, and as what the scheduler dispatches then,
-    /// unless it has been taken out of the queue.
+    /// As `read::attempt::enqueue_hedge`, and the scheduler's dispatch after it, unless the hedge
+    /// has been taken out of the queue.
     fn hedge(&self) {
         let Some(fetch) = self.segments.lock().iter().next().cloned() else { return };
         {
@@ -190,7 +191,7 @@ impl World {
             let mut state = fetch.state.lock();
             let pending = matches!(state.stage, FetchStage::Pending);
             let left = !state.tried.contains(ReplicaId::new(1));
-            // Only what is on its way can be late.
+            // Only a segment in flight can be late.
             let is_in_flight = state.attempts_in_flight > 0;
             if !pending
                 || !left
@@ -277,7 +278,7 @@ fn new_request(range: ByteRange) -> (Arc<ReadRequest>, Arc<Outcome>) {
     )
 }
 
-/// Every request is answered once; who has no deadline gets his bytes.
+/// Every request is answered once; a request without a deadline gets its bytes.
 fn check_outcome(outcome: &Outcome, range: ByteRange, may_be_late: bool) {
     assert_eq!(outcome.reply_count.load(Ordering::SeqCst), 1, "answers");
     match outcome.result.lock().take().expect("it was answered") {
@@ -286,8 +287,7 @@ fn check_outcome(outcome: &Outcome, range: ByteRange, may_be_late: bool) {
     }
 }
 
-/// Waits until all threads that requests have started are over: nobody but the world
-/// knows of a segment then.
+/// Waits until all threads started by requests have ended: then only the world refers to a segment.
 fn wait_for_fetches(world: &Arc<World>) {
     while Arc::strong_count(world) > 1 {
         thread::yield_now();
@@ -319,7 +319,7 @@ pub fn single_flight() {
     assert_eq!(world.budget.used(), 0, "memory is kept");
 }
 
-/// A request of two segments, of which another one wants the second.
+/// A request of two segments; another request wants the second one.
 pub fn two_parts() {
     let world = World::new(true);
     let ranges = [ByteRange::new(2, 14), ByteRange::new(8, 16)];

@@ -1,4 +1,4 @@
-//! What stands for `crate::sync`. The order of locks is not checked: that is done by thread,
+//! A replacement for `crate::sync`. It does not check the order of locks: the check is per thread,
 //! and all of shuttle's threads are one.
 
 #[allow(dead_code)]

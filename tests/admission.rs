@@ -1,4 +1,4 @@
-//! Replicas come into service in one way, in every kind of start and handover.
+//! Replicas enter service in one way, in every kind of start and handover.
 //!
 //! A table combines each way in which a daemon begins to serve a mount with each state of
 //! a replica. Program and mounts are real; each test has its own mount namespace.

@@ -1,10 +1,9 @@
-//! The documents hang together: every page of the book is in its table of contents,
-//! and every link between files of this repository leads somewhere.
+//! The documents are consistent: every page of the book is in its table of contents, and every link
+//! between files of this repository leads to an existing target.
 //!
-//! What goes in: the Markdown of `docs/` and of the README files named in [`others`].
-//! What comes out: a list of links that lead nowhere, which has to be empty.
-//! Anchors are those that mdBook and GitHub make of headings; the pages keep to such
-//! headings for which both make the same.
+//! Input: the Markdown of `docs/` and of the README files named in [`others`]. Output: a list of
+//! broken links, which must be empty. Anchors are those that mdBook and GitHub generate from
+//! headings; pages use only headings for which both generate the same.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -14,8 +13,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every page below `docs/`, the table of contents among them, and not what mdBook
-/// has made of them.
+/// Every page below `docs/`, including the table of contents, without mdBook's output.
 fn pages() -> Vec<PathBuf> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap() {
@@ -54,7 +52,7 @@ fn others() -> Vec<PathBuf> {
     others
 }
 
-/// `path` without `.` and `..`, which need not exist to be taken away.
+/// `path` without `.` and `..`; the removed components need not exist.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -77,9 +75,8 @@ struct Line<'a> {
     text: &'a str,
 }
 
-/// The lines of `text` that are not code. An indented block begins after an empty
-/// line; what is indented below a list item is the item's, as far as it has the
-/// item's own indentation.
+/// The lines of `text` that are not code. An indented block begins after an empty line. Text
+/// indented below a list item belongs to the item if it has the item's indentation.
 fn prose(text: &str) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     let mut fence: Option<&str> = None;
@@ -117,7 +114,7 @@ fn prose(text: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// How wide the marker of a list item at the start of `text` is.
+/// The width of the list marker at the start of `text`.
 fn marker(text: &str) -> Option<usize> {
     if text.starts_with("- ") || text.starts_with("* ") {
         return Some(2);
@@ -126,7 +123,7 @@ fn marker(text: &str) -> Option<usize> {
     (digits > 0 && text[digits..].starts_with(". ")).then_some(digits + 2)
 }
 
-/// `line` with what stands between backticks taken out.
+/// `line` without the text between backticks.
 fn without_code(line: &str) -> String {
     let mut kept = String::new();
     let mut rest = line;
@@ -142,7 +139,7 @@ fn without_code(line: &str) -> String {
     kept + rest
 }
 
-/// Where the links and images of a line lead to.
+/// The targets of a line's links and images.
 fn targets(line: &str) -> Vec<String> {
     let line = without_code(line);
     let mut found = Vec::new();
@@ -156,10 +153,10 @@ fn targets(line: &str) -> Vec<String> {
     found
 }
 
-/// The anchor of a heading: lower case, blanks become hyphens, and nothing is left but
-/// letters, digits, hyphens and underscores.
+/// The anchor of a heading: lower case, blanks become hyphens, and only letters, digits, hyphens
+/// and underscores stay.
 fn anchor(heading: &str) -> String {
-    // A link in a heading counts with its text alone.
+    // A link in a heading counts with its text only.
     let mut text = String::new();
     let mut rest = heading.trim();
     while let Some((before, after)) = rest.split_once("](") {
@@ -177,7 +174,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// The anchors of a page; of equal headings all but the first are numbered.
+/// The anchors of a page; equal headings after the first are numbered.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut found = BTreeSet::new();
@@ -194,8 +191,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Says what is wrong with a link of `page`; `None` where nothing is, and of links out
-/// of the repository.
+/// The error in a link of `page`; `None` for a correct link and for links out of the repository.
 fn wrong(page: &Path, text: &str, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -262,7 +258,7 @@ fn every_page_is_in_the_table_of_contents() {
     assert!(missing.is_empty(), "not in docs/SUMMARY.md: {}", missing.join(", "));
 }
 
-/// A page's title is what the table of contents is searched for.
+/// The table of contents is searched for a page's title.
 #[test]
 fn every_page_begins_with_its_title() {
     for page in pages() {
@@ -294,19 +290,19 @@ fn links_in_code_are_none() {
 /// The pages of promises.
 const PROMISES: [&str; 2] = ["docs/SEMANTICS.md", "docs/SECURITY.md"];
 
-/// At most so many statements have no test, each with its reason.
+/// The most statements without a test; each has a reason.
 const NOT_TESTED: usize = 12;
 
-/// A line that promises something, or should: a list item, or a row of a table.
+/// A line with a promise: a list item, or a row of a table.
 #[derive(Debug)]
 struct Promise<'a> {
     number: usize,
     text: &'a str,
     /// Names of tests.
     tests: Vec<&'a str>,
-    /// Marked as something that no test here can show.
+    /// Marked as a promise that no test here can show.
     is_not_tested: bool,
-    /// A table whose tests stand in the paragraph before it.
+    /// A table whose tests are in the paragraph before it.
     is_covered: bool,
 }
 
@@ -465,7 +461,7 @@ fn the_architecture_names_items_that_exist() {
     let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
     let words_of = |src: &Path, path: &Path| {
         let text = fs::read_to_string(path).unwrap();
-        // What a file imports is not in it; what it exports is.
+        // An item that a file only imports does not count; an exported item does.
         let is_code = |line: &&str| {
             let line = line.trim_start();
             !line.starts_with("//") && !line.starts_with("use ")

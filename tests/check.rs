@@ -1,8 +1,7 @@
 //! `fanfs check`'s survey over real mounts.
 //!
-//! Each test runs itself again as a child in a private mount namespace, so its
-//! mounts are gone with the child however it ends. Where that is not permitted
-//! the test says so and passes.
+//! Each test runs itself again as a child in a private mount namespace, so its mounts disappear
+//! with the child, however it ends. Where that is not permitted the test prints so and passes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +47,7 @@ fn with_mounts(test: &str, body: impl FnOnce(&Path)) {
         .status()
         .expect("unshare runs");
     assert!(status.success(), "{test} failed in its mount namespace");
-    // A child that finds no test of that name succeeds as well.
+    // A child that finds no test of that name also succeeds.
     assert!(scratch.path().join(RAN).exists(), "{test} is not the test's name");
 }
 
@@ -213,7 +212,7 @@ fn a_directory_that_nothing_is_mounted_on_is_an_error() {
     });
 }
 
-/// A FUSE mount whose daemon never answers FUSE_INIT: open(2) waits for ever.
+/// A FUSE mount whose daemon never answers FUSE_INIT: open(2) waits forever.
 #[test]
 fn a_hung_mount_does_not_hang_the_survey() {
     with_mounts("a_hung_mount_does_not_hang_the_survey", |scratch| {
@@ -234,7 +233,7 @@ fn a_hung_mount_does_not_hang_the_survey() {
         let row = &report.replicas[1];
         assert_eq!((row.state, row.fs_type.as_deref()), ("silent", Some("fuse.hung")));
         assert!(errors(&report)[0].contains("did not answer within 500ms"), "{report}");
-        // Closing the device ends the connection, and with it the lost thread.
+        // Closing the device ends the connection, and so the blocked thread.
         drop(daemon);
     });
 }
@@ -257,7 +256,7 @@ fn the_report_is_an_aligned_table_and_json() {
 
 fn warnings(report: &CheckReport) -> Vec<&str> {
     let warnings = report.findings.iter().filter(|remark| remark.severity == Severity::Warning);
-    // That a tmpfs is on no network.
+    // The tmpfs is on no network.
     let local = |text: &&str| !text.contains("not on a network") && !text.contains("file system");
     warnings.map(|remark| remark.text.as_str()).filter(local).collect()
 }

@@ -1,4 +1,4 @@
-//! What every backend must do, whatever it is made of.
+//! Requirements for every backend, whatever it consists of.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -74,7 +74,7 @@ fn suite(backend: &dyn Backend) {
     assert_eq!(found[0].unwrap().size, MIB as u64 + 5);
     assert_eq!(refused(found[1]), Errno::NOENT);
     assert_eq!(found[2].unwrap().kind, FileKind::Symlink);
-    // Symbolic links come verbatim and are followed by nobody.
+    // Symbolic links are returned verbatim and never followed.
     assert_eq!(backend.read_link(&ObjectRef::unchecked(p("d/up"))).unwrap(), "../../somewhere");
     for way_out in ["d/out/f", "d/inside/x", "d/slash/etc/passwd", "d/up/x"] {
         assert_eq!(refused(backend.stat(p(way_out))), Errno::LOOP, "{way_out}");
@@ -144,7 +144,7 @@ fn seeks(sparse: &dyn BackendFile) {
     assert_eq!(refused(sparse.seek(10 * MIB as u64, SeekTo::Data)), Errno::NXIO);
 }
 
-/// What a file sends to another process is that file there.
+/// The open file that a file sends to another process is the same file.
 fn adopts(backend: &dyn Backend, file: &dyn BackendFile) {
     assert!(backend.adopt(OwnedFds::default()).is_none(), "there is nothing to adopt");
     assert!(!file.fds().is_empty(), "a file that cannot be sent");
@@ -172,7 +172,7 @@ fn a_directory() {
 fn a_directory_read_past_its_page_cache() {
     let room = tree();
     suite(&directory(&room).with_direct_io(true));
-    // Whole blocks in a buffer that begins at one: what O_DIRECT takes.
+    // Whole blocks in an aligned buffer, as O_DIRECT requires.
     let (file, _) = directory(&room).with_direct_io(true).open(Path::new("d/f")).unwrap();
     let mut memory = vec![0; MIB + 4096];
     let start = memory.as_ptr().align_offset(4096);
@@ -201,7 +201,7 @@ fn what_is_spliced_is_what_is_read() {
     let all = std::fs::read(room.path().join("root/d/f")).unwrap();
     assert_eq!(bytes, all[4096..4096 + len]);
     assert_eq!(file.splice_at(attr.size, pipe.write_end(), 1), Some(Ok(0)));
-    // It does not wait for room in a pipe that nobody empties.
+    // It does not wait for room in a pipe that is never emptied.
     let full = loop {
         match file.splice_at(0, pipe.write_end(), MIB).unwrap() {
             Ok(spliced) => pipe.add_buffered(spliced),
@@ -259,11 +259,11 @@ fn a_file_that_is_opened_when_it_is_first_used() {
     seeks(&lazy("sparse"));
 }
 
-/// A backend that answers nothing as a healthy directory does.
+/// A backend whose every answer differs from a healthy directory's.
 #[derive(Clone, Default)]
 struct OutOfService(Arc<Recorded>);
 
-/// The calls that return nothing.
+/// The calls without a return value.
 #[derive(Default)]
 struct Recorded {
     unmounted: AtomicU64,
@@ -335,7 +335,7 @@ impl Backend for OutOfService {
     }
 }
 
-/// `backend` answers what `inner` beneath it does.
+/// `backend` gives the same answers as `inner` beneath it.
 fn answers_as_its_inner_backend(backend: &dyn Backend, inner: &OutOfService) {
     let dir = ObjectRef::unchecked(Path::new("d"));
     let entry = EntryRef::unchecked("d/f");
@@ -386,7 +386,7 @@ fn a_rate_limit_holds_for_all_threads_together() {
             });
         }
     });
-    // 4 MiB at 8 MiB/s cannot have passed sooner; later they may.
+    // 4 MiB at 8 MiB/s cannot have passed sooner; later is possible.
     assert!(started.elapsed().as_millis() >= 490, "{:?}", started.elapsed());
 }
 
@@ -399,7 +399,7 @@ fn links_of_a_proc_in_the_tree_lead_nowhere() {
     let room = tree();
     let at = room.path().join("root/proc");
     fs::create_dir(&at).unwrap();
-    // Only this thread sees what it mounts.
+    // Only this thread sees its mounts.
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
     let apart = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", apart).unwrap();
@@ -408,7 +408,7 @@ fn links_of_a_proc_in_the_tree_lead_nowhere() {
     let secret = fs::File::open(room.path().join("outside/f")).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
     let pid = std::process::id();
-    // A mount inside a replica is a part of it, what its links stand for is not.
+    // A mount inside a replica is part of it; the target of its links is not.
     let fds = ObjectRef::unchecked(Path::new(&format!("proc/{pid}/fd")));
     assert!((&backend as &dyn Backend).entries(&fds).is_ok());
     for way_out in [format!("proc/{pid}/fd/{fd}"), format!("proc/{pid}/exe"), "proc/mounts".into()]

@@ -183,7 +183,7 @@ fn read(fs: &Arc<Fs>, opened: &OpenedFile) -> Vec<u8> {
 /// first one's, with the older version's pages still in its cache.
 #[test]
 fn the_kernel_keeps_its_cache_only_once_it_has_dropped_the_older_version() {
-    // Pages get in through direct handles as well, where they are mapped.
+    // Direct handles also fill the cache, where they are mapped.
     keeps_its_cache_only_once_it_has_dropped_the_older_version(CachePolicy::Kernel);
     keeps_its_cache_only_once_it_has_dropped_the_older_version(CachePolicy::Direct);
 }
@@ -208,7 +208,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
     assert_eq!(read(&fs, &first), b"second");
     assert!(open(&fs, ino).keep_cache);
 
-    // Attributes move the handles on: both versions may be in the cache.
+    // Attributes move the handles to the new version: both versions may be in the cache.
     fs::write(tree.path().join("f"), "a third").unwrap();
     answer(fs.namespace.getattr(RequestContext::DAEMON, ino, None));
     assert_eq!(read(&fs, &first), b"a third");
@@ -242,9 +242,9 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
     assert_eq!(open(&fs, ino("large")).cache_mode, CacheMode::Direct);
 }
 
-/// A file system uses the number of a file again at once, and two threads may tell the
-/// kernel of the new file and of the removal of the old one in either order. It would
-/// take the new file's link away.
+/// A file system reuses a file's number at once, and two threads may report the new file and the
+/// removal of the old one to the kernel in either order. The kernel would then remove the new
+/// file's link.
 #[test]
 fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
     let tree = tempfile::tempdir().unwrap();
@@ -270,7 +270,7 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
         };
         run(create);
         let ino = loop {
-            // A daemon that hands over waits for it.
+            // A handover waits for it.
             let is_changing = fs.has_changes_in_flight();
             match receive.try_recv() {
                 Ok(ino) => break ino,
@@ -279,7 +279,7 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
         };
         (ino, since.elapsed())
     };
-    // What the create finds has the number of a file that it has just been freed of.
+    // The file that the create finds reuses the number of a file that was just removed.
     let reuse = |from: &str, to: &str| {
         fs::rename(tree.path().join(from), tree.path().join(to)).unwrap();
     };

@@ -1,7 +1,7 @@
 //! The file system through real FUSE mounts, in this process.
 //!
-//! Needs root, or fusermount3 and a readable /dev/fuse. Every mount is ended by
-//! its rig's drop, also when a test fails.
+//! Needs root, or fusermount3 and a readable /dev/fuse. The drop of a rig ends its mount, also
+//! after a failed test.
 
 mod appends;
 mod changes;

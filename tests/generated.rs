@@ -1,5 +1,5 @@
-//! What is generated and checked in is what the program generates, and says what the
-//! documents say. `FANFS_BLESS=1 cargo test --test generated` writes the copies anew.
+//! Generated files that are checked in match the program's output and the documents. `FANFS_BLESS=1
+//! cargo test --test generated` rewrites them.
 
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
@@ -124,14 +124,14 @@ fn the_schema_takes_what_fanfs_takes() {
         let errors: Vec<_> = validator.iter_errors(&json(&text)).map(|e| e.to_string()).collect();
         assert!(errors.is_empty(), "{file}: {errors:?}");
     }
-    // The example with every key that is commented out in it.
+    // The example with every commented-out key.
     let example = fs::read_to_string(root().join("config/example.toml")).unwrap();
     let is_key = |line: &str| {
         let name = line.split(" = ").next().unwrap_or_default();
         line.contains(" = ") && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
     };
     let all = example.lines().map(|line| match line.strip_prefix('#') {
-        // Some exclude each other, and some are of another provider.
+        // Some exclude each other, and some belong to another provider.
         Some(line) if line.starts_with("[[") => line,
         Some(line) if is_key(line) && !line.starts_with("node = \"storage1") => line,
         _ => line,
@@ -142,7 +142,7 @@ fn the_schema_takes_what_fanfs_takes() {
     assert!(errors.is_empty(), "{errors:?}");
 }
 
-/// Changes of a volume, whether fanfs takes them, and whether the schema can tell.
+/// Changes of a volume, whether fanfs accepts them, and whether the schema can decide that.
 const CHANGES: &[(&str, bool, bool)] = &[
     ("", true, true),
     ("[read]\nsegment_size = '1MiB'", true, true),
@@ -190,7 +190,7 @@ fn what_the_schema_refuses_fanfs_refuses() {
             format!("[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\npath = '/a'\n{change}\n");
         let taken = config::parse(&text, Path::new("v.toml"));
         assert_eq!(taken.is_ok(), *is_fine, "{change}: {taken:?}");
-        // What fanfs takes the schema takes; where it can tell, also the other way round.
+        // The schema accepts what fanfs accepts; where it can decide, also the other way round.
         assert_eq!(validator.is_valid(&json(&text)), *is_fine || !is_told, "{change}");
     }
 }

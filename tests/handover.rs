@@ -1,4 +1,4 @@
-//! A mount that outlives its daemon: handed over, kept, begun again.
+//! A mount that outlives its daemon: handover, keeper, recovery.
 
 mod journal;
 mod kept;
@@ -33,8 +33,8 @@ fn kill(room: &Room) {
     });
 }
 
-/// Unmounts. Children that another test has just started have this process's files open
-/// for a moment.
+/// Unmounts. Children that another test has just started have this process's files open for a
+/// moment.
 fn unmount(room: &Room) {
     room.eventually("it is not in use", || {
         room.fanfs(&["umount", "mnt"]).output().unwrap().status.success()
@@ -42,8 +42,8 @@ fn unmount(room: &Room) {
     room.expect_gone();
 }
 
-/// Whether the kernel sends requests again (Linux 6.9); without, what a daemon that was
-/// killed had under way is never answered.
+/// Whether the kernel resends requests (Linux 6.9). Otherwise requests in flight in a killed daemon
+/// are never answered.
 fn kernel_resends() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map(|n| n.parse::<u32>().unwrap_or(0));
@@ -64,7 +64,7 @@ fn room(replicas: usize, access: &str) -> Room {
     room
 }
 
-/// Writes a volume called `name` over so many names of the tree.
+/// Writes a volume called `name` over this many names of the tree.
 fn volume(room: &Room, file: &str, name: &str, replicas: usize, access: &str) {
     let mut text =
         format!("[volume]\nname = \"{name}\"\nmode = \"shared\"\naccess = \"{access}\"\n");
@@ -81,7 +81,7 @@ fn volume(room: &Room, file: &str, name: &str, replicas: usize, access: &str) {
     fs::write(room.path(file), text).unwrap();
 }
 
-/// Names in a directory that is read in small steps: some of it now, the rest later.
+/// Names in a directory that is read in small steps: a part now, the rest later.
 struct Listing {
     dir: std::os::fd::OwnedFd,
     names: Vec<String>,
@@ -102,7 +102,7 @@ impl Listing {
         let mut space = [std::mem::MaybeUninit::uninit(); 2048];
         let mut raw = rustix::fs::RawDir::new(&self.dir, &mut space);
         let mut any = false;
-        // As many as one system call gives.
+        // One system call's worth of names.
         while let Some(entry) = raw.next() {
             self.names.push(entry?.file_name().to_str().unwrap().to_owned());
             any = true;

@@ -1,8 +1,8 @@
-//! Hostile files, answers and messages, without a fuzzer: what the fuzz targets check
-//! (`fuzz/checks`), given their corpora and what random changes make of them.
+//! Hostile files, answers and messages, without a fuzzer: the checks of the fuzz targets
+//! (`fuzz/checks`), on their corpora and on random changes of these.
 //!
-//! `FANFS_HOSTILE_SECONDS=600` goes on for ten minutes a target, instead of a few
-//! thousand changes; `FANFS_SEED=7` makes other ones.
+//! `FANFS_HOSTILE_SECONDS=600` runs ten minutes per target, instead of a few thousand changes;
+//! `FANFS_SEED=7` selects other changes.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     inputs
 }
 
-/// Words that parsers look for, and numbers at their ends.
+/// Words that parsers look for, and extreme numbers.
 const TELLING: [&[u8]; 18] = [
     b"0",
     b"-1",
@@ -102,7 +102,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Has `check` see the corpus and what becomes of it.
+/// Runs `check` on the corpus and on changes of it.
 fn run(name: &str, check: fn(&[u8])) {
     let inputs = corpus(name);
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ number("FANFS_SEED").unwrap_or(1));

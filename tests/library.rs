@@ -1,4 +1,4 @@
-//! The library's parts by themselves: no mount, invented time.
+//! The library's parts without a mount, with simulated time.
 
 mod config;
 mod conformance;

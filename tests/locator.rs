@@ -1,5 +1,5 @@
-//! The locator and a provider that does as it is told: how often it is asked,
-//! how many at once, and what follows when it fails, hangs or panics.
+//! The locator and a scripted provider: how often it is asked, how many queries run at once, and
+//! the effects of its failures, hangs and panics.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use tokio::sync::Semaphore;
 
 const MIB: u64 = 1 << 20;
 
-/// What one question to a piecewise provider is about.
+/// The range that one query to a piecewise provider covers.
 const PIECE: u64 = fanfs::placement::file_placement::PIECE_SIZE;
 
 #[derive(Clone, Copy)]
 enum Does {
-    /// Says that all is on n2.
+    /// Answers that everything is on n2.
     Answers,
-    /// Says that all is on these.
+    /// Answers that everything is on these.
     Names(&'static [&'static str]),
     Fails,
-    /// Fails as a tool that names the file.
+    /// Fails like a tool that names the file.
     Complains,
     Hangs,
     Panics,
-    /// Answers when it is let go.
+    /// Answers when it is released.
     Waits,
 }
 
@@ -42,7 +42,7 @@ struct Scripted {
     gate: Semaphore,
 }
 
-/// Counts a call that is inside, for as long as it is.
+/// Counts a call as long as it runs.
 struct Inside<'a>(&'a Scripted);
 
 impl Drop for Inside<'_> {
@@ -150,7 +150,7 @@ impl Rig {
         }
     }
 
-    /// Prompts until that has been asked once more.
+    /// Prompts until one more query was made.
     fn prompt_until_asked(&self, file: &Arc<LocatedFile>, since: Instant) -> Duration {
         let before = self.asked();
         self.eventually("it is asked again", |_| {
@@ -165,7 +165,7 @@ impl Rig {
     }
 }
 
-/// What the tests of this program log at `info` and above.
+/// The log lines of this program's tests at `info` and above.
 #[derive(Clone, Default)]
 struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
 
@@ -181,7 +181,7 @@ impl std::io::Write for Log {
 }
 
 impl Log {
-    /// The one of this program.
+    /// The log of this program.
     fn get() -> &'static Self {
         static LOG: std::sync::LazyLock<Log> = std::sync::LazyLock::new(|| {
             let log = Log::default();
@@ -296,7 +296,7 @@ fn unmatched_names_are_those_of_the_last_answer_and_new_ones_are_warned_of() {
     assert_eq!(unmatched(&["odd-b", "odd-a", "n2"]), ["odd-b", "odd-a"]);
     assert_eq!(unmatched(&["odd-b"]), ["odd-b"]);
     assert_eq!(warnings("odd-b"), 1, "{}", log.text());
-    // The table or an alias was corrected; nothing is known of another file.
+    // The table or an alias was corrected; another file has no answer yet.
     assert_eq!(unmatched(&["n1", "n2"]), [""; 0]);
     assert_eq!(unmatched(&["odd-c"]), ["odd-c"]);
     assert_eq!(unmatched(&[]), ["odd-c"]);
@@ -347,12 +347,12 @@ fn many_files_do_not_make_it_grow() {
     assert!(status.asking <= 260, "{} questions wait", status.asking);
     rig.provider.gate.add_permits(10_000);
     rig.eventually("those are answered", |status| status.asking == 0);
-    // Who found no place is asked about later.
+    // A file that found no place is queried later.
     let last = &files[4999];
     assert_eq!(local(last, 0, Instant::now()), None);
     rig.prompt_until_asked(last, started);
     rig.eventually("the last one is answered", |_| local(last, 0, Instant::now()) == on_n2());
-    // The one opened last is remembered, the first one is not.
+    // The file opened last is remembered, the first one is not.
     assert!(Arc::ptr_eq(last, &rig.file("f4999", MIB)));
     assert!(!Arc::ptr_eq(&files[0], &rig.file("f0", MIB)));
 }

@@ -1,9 +1,8 @@
-//! How late this machine lets a thread run that could. The time limits of tests allow for
-//! that, so that a busy machine fails none.
+//! How late this machine runs a thread that is ready. Time limits of tests allow for that delay, so
+//! that a busy machine fails no test.
 //!
 //! - A limit on a time: [`timed`].
-//! - An outcome that follows from rates or times that the program itself measures:
-//!   [`attempts`].
+//! - An outcome that follows from rates or times that the program itself measures: [`attempts`].
 //! - Anything else asserts an order of events, or counters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -11,16 +10,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Threads that a call goes through, each of which may have to wait its turn.
+/// Threads that a call passes through; each may have to wait for a processor.
 pub(crate) const HOPS: u32 = 8;
 
-/// The watch keeps one figure for so long.
+/// The watch keeps one figure for each slot of this length.
 const SLOT: Duration = Duration::from_millis(100);
 
 /// The sleep whose end shows how late a thread runs.
 const NAP: Duration = Duration::from_millis(10);
 
-/// A watch on the machine.
+/// Measures the machine's delays.
 pub(crate) struct Machine {
     started: Instant,
     /// The worst oversleeping in each [`SLOT`], microseconds.
@@ -32,7 +31,7 @@ impl Machine {
         Self { started: Instant::now(), late: Mutex::default() }
     }
 
-    /// Measures until it `is_over`: does nothing but sleep.
+    /// Measures until it `is_over`: it only sleeps.
     pub(crate) fn watch(&self, is_over: impl Fn() -> bool) {
         while !is_over() {
             let from = Instant::now();
@@ -51,7 +50,7 @@ impl Machine {
         (time.as_millis() / SLOT.as_millis()) as usize
     }
 
-    /// The latest that a thread was between two times, which count from [`Self::new`].
+    /// The largest delay of a thread between two times, which count from [`Self::new`].
     pub(crate) fn late(&self, from: Duration, until: Duration) -> Duration {
         let late = self.late.lock().unwrap();
         let slots = late.iter().take(Self::slot(until) + 1);
@@ -59,14 +58,13 @@ impl Machine {
         Duration::from_micros(worst.copied().unwrap_or(0).into())
     }
 
-    /// The latest of all.
+    /// The largest delay of all.
     pub(crate) fn worst(&self) -> Duration {
         self.late(Duration::ZERO, self.started.elapsed())
     }
 }
 
-/// Does `work`, and says how long that took without what the machine was late meanwhile,
-/// [`HOPS`] times.
+/// Does `work`, and returns its duration minus [`HOPS`] times the machine's delay meanwhile.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let watched = watch(work);
     let result = watched.result.unwrap_or_else(|panic| resume_unwind(panic));
@@ -93,9 +91,8 @@ fn watch<T>(work: impl FnOnce() -> T) -> Watched<T> {
 /// How often a test is tried whose outcome follows from measured rates.
 const ATTEMPTS: usize = 4;
 
-/// Runs a test whose outcome follows from rates or times that the program measures. A busy
-/// machine spoils some of them, so one attempt that passes will do: without the feature none
-/// does.
+/// Runs a test whose outcome follows from rates or times that the program measures. A busy machine
+/// spoils some attempts, so one that passes is enough: without the feature none passes.
 pub(crate) fn attempts(attempt: impl Fn()) {
     for left in (0..ATTEMPTS).rev() {
         let Watched { result, late, .. } = watch(&attempt);

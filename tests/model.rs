@@ -1,8 +1,8 @@
 //! Random trees and random operations, through a real mount, against a model.
 //!
-//! The model is the tree as it was made: what a name is, what a file holds. The
-//! mount has three replicas, small segments and a small budget, so that
-//! boundaries, joins, readahead and eviction are met all the time.
+//! The model is the tree as it was created: what each name is, and what each file holds. The mount
+//! has three replicas, small segments and a small budget, so that boundaries, joins, readahead and
+//! eviction occur all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 
 use crate::processes;
 
-/// What a name in the model stands for.
+/// The object that a name in the model refers to.
 #[derive(Clone, Debug)]
 enum Node {
     Directory,
@@ -47,7 +47,7 @@ enum Operation {
 
 type Model = BTreeMap<String, Node>;
 
-/// A tree from a list of seeds: each says where and what.
+/// Makes a tree from a list of seeds: each gives a place and an object.
 fn build(seeds: &[(u8, u8, u32)]) -> Model {
     let mut model = Model::new();
     for (i, (place, what, size)) in seeds.iter().enumerate() {
@@ -76,8 +76,8 @@ fn build(seeds: &[(u8, u8, u32)]) -> Model {
 }
 
 fn write(model: &Model, root: &Path) {
-    // Names sort after the directory that they are in, but not after the file
-    // that they are another name of.
+    // Names sort after the directory that contains them, but not after the file that they are
+    // another name of.
     let (links, rest): (Vec<_>, Vec<_>) =
         model.iter().partition(|(_, node)| matches!(node, Node::Link { .. }));
     for (path, node) in rest.into_iter().chain(links) {

@@ -1,15 +1,15 @@
-//! What a test cannot run without. A test that lacks something is skipped, and its name goes
-//! to [`record`], which `tests/untested.rs` shows at the end of `cargo test`.
+//! Requirements of tests. A test that lacks one is skipped, and its name goes to [`record`], which
+//! `tests/untested.rs` shows at the end of `cargo test`.
 //!
-//! CI has root's rights and every program, so there the lack of one fails the test. Kernels
-//! and file systems differ in CI as well.
+//! CI has root's rights and every program, so a missing one fails the test there. Kernels and file
+//! systems differ in CI as well.
 
 use std::io::Write as _;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// How each program gets onto a Debian machine.
+/// How to install each program on a Debian machine.
 const INSTALL: &[(&str, &str)] = &[
     ("bindfs", "apt-get install bindfs"),
     ("cargo", "see https://rustup.rs"),
@@ -64,23 +64,23 @@ fn has(found: bool, is_in_ci: bool, lack: &str) -> bool {
         // Without threads of their own (`--test-threads=1`) tests run in the main one.
         let place = Location::caller().to_string();
         let test = thread.name().filter(|name| *name != "main").unwrap_or(&place);
-        // Past the capture of a test's output, which is not shown of tests that pass.
+        // Not captured: the captured output of passing tests is not shown.
         let _ = writeln!(std::io::stderr(), "skipped {test}: {lack}");
         let line = format!("{}\t{lack}\t{test}\n", boot());
         let file = fs::File::options().create(true).append(true).open(record());
-        // In a guest there is no such directory: the line above has to do.
+        // A guest has no such directory: the line above must suffice.
         let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }
     found
 }
 
-/// Where the tests that were skipped are noted.
+/// The file that lists the skipped tests.
 pub(crate) fn record() -> &'static Path {
     Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/skipped"))
 }
 
-/// Which start of the machine this is, and the time since then in clock ticks, which is how
-/// the kernel shows when a process was started.
+/// The current boot of the machine, and the time since it in clock ticks, the kernel's unit for a
+/// process's start.
 pub(crate) fn boot() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -1,13 +1,12 @@
-//! The nemesis: readers, writers and verifiers over replicas that break as a seed
-//! says, on a real mount.
+//! The nemesis: readers, writers and verifiers over replicas that fail by a seeded plan, on a real
+//! mount.
 //!
 //!     cargo test --release --test nemesis -- --seed 7 --minutes 3
 //!     cargo test --release --test nemesis -- --seed 1 --seeds 20 --minutes 3
 //!
-//! Without arguments it runs the seeds that CI runs: one of second failures where that is
-//! possible, beside the others. The plan of a seed is printed first and is the same each
-//! time; the order in which threads run is not.
-//! docs/RELIABILITY.md says what is checked and gives the results.
+//! Without arguments it runs CI's seeds: one of second failures where that is possible, beside the
+//! others. The plan of a seed is printed first and is the same each time; the order in which
+//! threads run is not. docs/RELIABILITY.md lists the checks and the results.
 
 #[path = "nemesis/census.rs"]
 mod census;
@@ -23,7 +22,7 @@ mod needs;
 mod readers;
 #[path = "nemesis/schedule.rs"]
 mod schedule;
-// Its shortest block is for who writes other lengths.
+// Writers of other lengths use its shortest block.
 #[path = "nemesis/second.rs"]
 mod second;
 #[allow(dead_code)]
@@ -55,26 +54,26 @@ use schedule::{Random, Schedule};
 use world::{Setup, World};
 use writers::{StampReader, Stamped, Writer};
 
-/// What CI runs, a process each.
+/// The runs of CI, one process each.
 ///
-/// The seeds, 20 s each: in one process, which may not grow from the first to the last.
+/// The seeds, 20 s each: in one process, whose memory may not grow from the first to the last.
 const CI_SEEDS: [&str; 3] = ["--seed=1", "--seeds=6", "--minutes=0.333333333333"];
-/// The seed of second failures. In its 45 s it has three kills, two upgrades and a reload,
-/// beside replicas that are dead, hang and have lost their mounts.
+/// The seed of second failures. Its 45 s have three kills, two upgrades and a reload, beside
+/// replicas that are dead, hang and have lost their mounts.
 const CI_SECOND: [&str; 3] = ["--second", "--seed=1", "--minutes=0.75"];
 
-/// After the last healing all replicas are read from again within this time: the
-/// longest pause between two probes, and what it takes to be thought quick again.
+/// After the last heal all replicas must serve reads again within this time: the longest pause
+/// between two probes, plus the time until a replica is measured as fast again.
 const RECOVERY: Duration = MAX_EJECTION.saturating_add(Duration::from_secs(10));
 
-/// Resident memory may grow so much, from the first quarter of a round to its end,
-/// and from the first rounds to the last: small allocations leave holes.
+/// Permitted growth of resident memory, from the first quarter of a round to its end, and from the
+/// first rounds to the last: small allocations leave holes.
 const RESIDENT: u64 = 16 << 20;
 
 #[derive(Parser)]
 #[command(about = "Readers and writers over replicas that break as a seed says")]
 struct Arguments {
-    /// The first seed. Without it, what CI runs.
+    /// The first seed. Without it, the runs of CI.
     #[arg(long)]
     seed: Option<u64>,
     /// How many seeds, one after the other.
@@ -83,17 +82,17 @@ struct Arguments {
     /// How long each seed runs.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// Append what each seed came to, one line of JSON each.
+    /// Append each seed's result, one line of JSON each.
     #[arg(long)]
     report: Option<PathBuf>,
     /// Second failures: kill, replace and reload the program while its replicas are in
     /// trouble. Needs root and bindfs.
     #[arg(long, requires = "seed")]
     second: bool,
-    /// Print the schedule and do nothing.
+    /// Print the schedule and exit.
     #[arg(long)]
     dry: bool,
-    /// As `cargo test NAME` hands it to every test.
+    /// The arguments that `cargo test NAME` passes to every test.
     #[arg(hide = true)]
     filter: Vec<String>,
     #[arg(long, hide = true)]
@@ -144,7 +143,7 @@ fn main() -> ExitCode {
     }
     let mut violations = Vec::new();
     if !arguments.dry {
-        // What the first mount of a process sets up for all that follow is no leak.
+        // State that the first mount of a process sets up for later ones is no leak.
         let world = World::new(&Setup::of(0)).expect("a volume for the nemesis");
         world.end().expect("it can be unmounted");
     }
@@ -164,7 +163,7 @@ fn main() -> ExitCode {
             note(path, &round);
         }
     }
-    // What was set up once and for all is there after the first two.
+    // One-time state exists after the first two.
     let warm = resident.iter().take(2).max();
     if let (Some(warm), Some(last)) = (warm, resident.last())
         && *last > warm + RESIDENT
@@ -174,8 +173,8 @@ fn main() -> ExitCode {
     conclude(rounds.len(), &violations)
 }
 
-/// Runs what CI runs, side by side. Each process sleeps most of the time, and allows for the
-/// delays that it measures.
+/// Runs CI's seeds side by side. Each process sleeps most of the time, and allows for the delays
+/// that it measures.
 fn play_ci(arguments: &Arguments) -> ExitCode {
     let mut all = vec![CI_SEEDS];
     if second::is_possible() {
@@ -252,9 +251,8 @@ fn second(arguments: &Arguments, rounds: &[(u64, Duration)]) -> Vec<String> {
     violations
 }
 
-/// Has what is large given back to the system when it is freed, so that resident
-/// memory says what is held on to. glibc keeps more the larger what it has been asked
-/// for.
+/// Makes glibc return large blocks to the system when they are freed, so that resident memory shows
+/// the used memory. By default glibc keeps more memory the larger the earlier requests were.
 fn give_back_at_once() {
     #[cfg(target_env = "gnu")]
     // SAFETY: a setting of the allocator, before there are other threads.
@@ -263,12 +261,12 @@ fn give_back_at_once() {
     }
 }
 
-/// What is mounted from now on goes with this process, however it ends.
+/// Later mounts disappear with this process, however it ends.
 fn have_own_mounts() -> rustix::io::Result<()> {
-    // SAFETY: the only thread there is; no descriptor is shared or lost by it.
+    // SAFETY: this is the only thread; no descriptor is shared or lost by it.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
-    // Where connections are aborted; systemd has it there already.
+    // The directory for aborting connections; systemd has mounted it already.
     let connections = c"/sys/fs/fuse/connections";
     match mount("fusectl", connections, "fusectl", MountFlags::empty(), None) {
         Err(rustix::io::Errno::BUSY) => Ok(()),
@@ -276,9 +274,9 @@ fn have_own_mounts() -> rustix::io::Result<()> {
     }
 }
 
-/// A process that reads from its own mount cannot be killed while it does. Told to
-/// end it has the kernel fail those reads first. Call it before there are threads:
-/// they are not to get the signals.
+/// A process that reads from its own mount cannot be killed meanwhile. When asked to end, it first
+/// makes the kernel fail those reads. Call it before other threads start: they must not get the
+/// signals.
 fn end_on_signals() {
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
     signals.thread_block().expect("signals can be blocked");
@@ -339,7 +337,7 @@ fn play(seed: u64, length: Duration, setup: &Setup, schedule: Schedule) -> Round
         judge.note(text, end);
     }
     let counters = serde_json::to_value(world.status().counters).expect("counters are JSON");
-    // An open file keeps the mount alive, detached; the daemon has to let go of it.
+    // An open file keeps the mount alive, detached; the daemon must close it.
     let held = std::fs::File::open(mount_point.join(content::Fixed::large(0).path()));
     if let Err(text) = world.end() {
         judge.note(format!("unmounting: {text}"), end);
@@ -365,9 +363,8 @@ fn play(seed: u64, length: Duration, setup: &Setup, schedule: Schedule) -> Round
     }
 }
 
-/// Breaks and heals what the schedule says, looks every second, and waits until all
-/// replicas are read from again. Returns the resident memory of after a quarter of
-/// the time.
+/// Breaks and heals as the schedule says, checks every second, and waits until all replicas serve
+/// reads again. Returns the resident memory after a quarter of the time.
 fn conduct(judge: &Judge, world: &World, length: Duration) -> u64 {
     let mut events = judge.schedule.events().into_iter().peekable();
     let mut warm = 0;
@@ -409,7 +406,7 @@ fn conduct(judge: &Judge, world: &World, length: Duration) -> u64 {
     }
 }
 
-/// What to look at when something is slow.
+/// Diagnostics for a slow run.
 fn brief(world: &World) -> impl std::fmt::Debug {
     let status = world.status();
     let replica = |r: &fanfs::status::ReplicaStatus| {
@@ -418,11 +415,11 @@ fn brief(world: &World) -> impl std::fmt::Debug {
     (status.gauges, status.replicas.iter().map(replica).collect::<Vec<_>>())
 }
 
-/// Reads of the file that is written may exceed the budget by so much: a request for each
-/// of the replica's threads, and for each that stands in for a stuck one.
+/// Reads of the file that is written may exceed the budget by this much: one request for each of
+/// the replica's threads, and for each that replaces a stuck one.
 const BEYOND: u64 = 16 << 20;
 
-/// What is checked every second.
+/// The checks of every second.
 fn look(judge: &Judge, world: &World) {
     let gauges = world.status().gauges;
     let used = gauges.buffer_used.max(gauges.buffer_memory);
@@ -430,7 +427,7 @@ fn look(judge: &Judge, world: &World) {
         judge.note(format!("{used} bytes of a budget of {}", gauges.buffer_budget), judge.now());
     }
     if !judge.look() {
-        // Nothing that waits for this daemon could end otherwise, this process included.
+        // Otherwise processes that wait for this daemon, this one included, could not end.
         world.abort();
         println!("nemesis: given up\n{:#?}", world.status());
         std::process::exit(1);

@@ -1,13 +1,12 @@
-//! What POSIX promises to those who write, through real mounts that can be written.
+//! POSIX promises for writers, through real writable mounts.
 //!
-//! Foreign suites and programs, and tests of our own for what those leave out:
-//! permissions, consistency, locks. All are functions over directories, so that
-//! they can be tried on others: on plain ones below, which must agree with
-//! themselves, on some that are wrong, which must be found out, and on those of a
-//! lab ([`given`]).
+//! Foreign suites and programs, and tests of our own for the parts that those omit: permissions,
+//! consistency, locks. All are functions over directories, so they also run on others: on plain
+//! ones below, which must agree with themselves, on wrong ones, whose errors must be detected, and
+//! on those of a lab ([`given`]).
 //!
-//! Needs root, and the programs that `.ci/run` installs; what is missing is skipped
-//! with a note, and is an error where the variable CI is set.
+//! Needs root, and the programs that `.ci/run` installs. A test without its program is skipped with
+//! a note; it fails if the variable CI is set.
 
 mod caller;
 mod consistency;
@@ -38,14 +37,14 @@ use crate::rig::{self, Rig, Setup};
 const KERNEL: &str = "cache = \"kernel\"";
 const DIRECT: &str = "cache = \"direct\"";
 
-/// A volume that can be written, over `replicas` views of one directory.
+/// A writable volume, over `replicas` views of one directory.
 fn volume(replicas: usize, read: &'static str) -> Rig {
     let room = rig::tree();
     rig::mount(room, &Setup { replicas, read, write: true, plain: true, ..Setup::default() })
 }
 
-/// Runs `test` in a volume of three replicas, unless `program` is missing; nothing
-/// is left open or under way after it.
+/// Runs `test` in a volume of three replicas, unless `program` is missing. After it nothing may be
+/// open or in flight.
 fn with(program: &str, test: impl FnOnce(&Path)) {
     if tool::installed(program) {
         let rig = volume(3, "");
@@ -73,8 +72,8 @@ fn no_case_of_pjdfstest_fails_that_the_backing_passes() {
     assert!(backing.len() > 350, "only {} cases", backing.len());
 }
 
-/// `FANFS_FSX=1000000` for a long run: so many operations of each of ten seeds, the
-/// volumes taking turns.
+/// `FANFS_FSX=1000000` for a long run: the number of operations of each of ten seeds, alternating
+/// between the volumes.
 #[test]
 fn fsx_finds_what_it_wrote() {
     if !tool::installed("fsx") {
@@ -141,8 +140,8 @@ fn readers_see_what_was_written_before_they_opened_it() {
     let reads = std::env::var("FANFS_READS").map_or(50_000, |reads| reads.parse().unwrap());
     for cache in [KERNEL, DIRECT] {
         let rig = volume(3, cache);
-        // Pages of the kernel's cache tear, as on other file systems. Who looks a name up
-        // and opens it while it is renamed over, twice in a row, is told ESTALE.
+        // Pages of the kernel's cache tear, as on other file systems. A caller that looks a name up
+        // and opens it during two renames over it in a row gets ESTALE.
         let setup = consistency::Setup {
             reads,
             may_tear: cache == KERNEL,
@@ -165,7 +164,7 @@ fn an_open_handle_sees_a_write_at_once() {
     }
 }
 
-/// As that may happen to any write where the machine is busy.
+/// This may happen to any write on a busy machine.
 #[test]
 fn a_write_that_a_read_overtakes_in_the_kernel_is_seen_when_it_has_returned() {
     let setup = Setup { replicas: 1, read: KERNEL, write: true, ..Setup::default() };
@@ -199,7 +198,7 @@ fn two_plain_directories_have_the_same_permissions() {
 fn follow(from: &Path, to: &Path, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         for entry in fs::read_dir(from).unwrap().map_while(Result::ok) {
-            // One that is replaced meanwhile is there next time.
+            // A file that is replaced meanwhile is copied next time.
             let Ok(content) = fs::read(entry.path()) else { continue };
             fs::write(to.join("next"), content).unwrap();
             fs::rename(to.join("next"), to.join(entry.file_name())).unwrap();

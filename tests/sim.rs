@@ -1,10 +1,9 @@
-//! The scheduler against simulated replicas: the same code as the daemon's, with
-//! invented time.
+//! The scheduler against simulated replicas: the daemon's code with simulated time.
 //!
-//! A replica is a link that carries one segment after the other at a rate that
-//! may change, plus a latency. The reader reads one file from start to end as
-//! fast as it comes, with a readahead window. Time moves in steps of half a
-//! millisecond, so every figure is exact and the same in each run.
+//! A replica is a link that carries one segment after the other at a rate that may change, plus a
+//! latency. The reader reads one file from start to end as fast as it arrives, with a readahead
+//! window. Time moves in steps of half a millisecond, so every figure is exact and the same in each
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -54,9 +53,9 @@ struct Sim {
     scheduler: Scheduler<u64>,
     health: HealthBoard,
     tried: Vec<ReplicaSet>,
-    /// Who holds each segment.
+    /// The holders of each segment.
     holders: Vec<Holders>,
-    /// How often each segment was put into the queue, and how often sent.
+    /// How often each segment was queued, and how often sent.
     causes: Vec<u32>,
     sent: Vec<u32>,
     here: BTreeSet<u64>,
@@ -66,7 +65,7 @@ struct Sim {
     progress: Vec<u64>,
     longest_wait: Duration,
     waiting_since: Instant,
-    /// Until so many seconds there is no memory for second attempts.
+    /// Until this time, in seconds, there is no memory for second attempts.
     no_memory_until: f64,
 }
 
@@ -104,7 +103,7 @@ impl Sim {
     fn want(&mut self, segment: u64, ahead: bool) {
         let all = ReplicaSet::first(self.links.len());
         let left = all.minus(self.tried[segment as usize]);
-        // Everybody has failed once: begin again, as a new request would.
+        // Every replica has failed once: start again, as a new request would.
         let candidates = if left.is_empty() { all } else { left };
         let want = SegmentRequest {
             item: segment,
@@ -122,7 +121,7 @@ impl Sim {
         self.scheduler.enqueue(want);
     }
 
-    /// Reads the whole file; returns the seconds that took.
+    /// Reads the whole file; returns the seconds that this took.
     fn read(&mut self, window: u64) -> f64 {
         let segments = self.tried.len() as u64;
         let mut wanted = 0;
@@ -135,15 +134,14 @@ impl Sim {
             assert!(self.seconds() < 600.0, "the read does not end");
         }
         let took = self.seconds();
-        // What is under way comes home, and nothing is left behind.
+        // Segments in flight arrive, and no state remains.
         while !self.scheduler.is_idle() && self.seconds() < took + 60.0 {
             self.step();
         }
         took
     }
 
-    /// Reads segments one after the other, each when the one before is there,
-    /// until `seconds`.
+    /// Reads segments one after the other, each once the one before has arrived, until `seconds`.
     fn read_singly(&mut self, seconds: f64) {
         while self.seconds() < seconds {
             let segment = self.reader;
@@ -229,7 +227,7 @@ impl Sim {
 const SEGMENTS: u64 = 2048;
 const WINDOW: u64 = 64;
 
-/// Part of the sum that one reader gets.
+/// The share of the sum that one reader gets.
 fn efficiency(rates: &[f64]) -> (f64, Sim) {
     let links = rates.iter().copied().map(|rate| link(move |_| rate)).collect();
     let mut sim = Sim::new(links, SEGMENTS);
@@ -251,7 +249,7 @@ fn one_reader_gets_the_sum_of_unequal_replicas() {
         let (part, sim) = efficiency(rates);
         assert!(part > 0.95, "{rates:?}: {part}");
         let sum: f64 = rates.iter().sum();
-        // Segments come in the order in which the reader gets to them.
+        // Segments arrive in the order in which the reader needs them.
         assert!(sim.longest_wait < Duration::from_millis(60), "{rates:?}: {:?}", sim.longest_wait);
         for (share, rate) in sim.shares().iter().zip(rates) {
             assert!((share - rate / sum).abs() < 0.05, "{rates:?}: {:?}", sim.shares());
@@ -286,7 +284,7 @@ fn a_replica_that_drops_to_a_tenth_is_followed() {
     assert!(rest > 0.95 * 210.0, "{rest} MiB/s of 210");
 }
 
-/// Two replicas with chunks of eight segments in turn, and one copy of each; the first one's
+/// Two replicas with chunks of eight segments in turn, and one copy of each; the first replica's
 /// rate becomes `rest`.
 fn chunks_in_turn(rest: f64) -> Sim {
     let links = vec![link(move |t| if t < 1.0 { 100.0 } else { rest }), link(|_| 100.0)];
@@ -312,7 +310,7 @@ fn a_segment_is_read_from_the_replica_that_holds_it() {
     assert!(strangers < sim.tried.len() / 20, "{strangers} of {}", sim.tried.len());
 }
 
-/// The other replica would have it from the slow one's disk.
+/// The other replica would get it from the slow one's disk.
 #[test]
 fn a_slow_replica_that_delivers_is_not_read_twice_where_it_has_the_only_copy() {
     let sim = chunks_in_turn(10.0);
@@ -340,7 +338,7 @@ fn a_replica_that_hangs_costs_one_short_wait() {
     assert!(sim.longest_wait < Duration::from_millis(350), "{:?}", sim.longest_wait);
 }
 
-/// Reads for six seconds from this replica and two of 100 MiB/s, of which none is ejected.
+/// Reads for six seconds from this replica and two of 100 MiB/s; none may be ejected.
 fn read_beside(cached: Link) -> Sim {
     let mut sim = Sim::new(vec![cached, link(|_| 100.0), link(|_| 100.0)], 200_000);
     let mut wanted = 0;
@@ -367,8 +365,8 @@ fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
     assert!(rest as f64 > 0.95 * 2.8 * 300.0, "{rest} MiB of 840 once nothing is cached");
 }
 
-/// The same on a busy machine, which stops everything for a moment now and then: what is
-/// in flight then arrives late together, and the cache looks like a very fast link.
+/// The same on a busy machine, which pauses everything for a moment now and then: segments in
+/// flight then arrive late together, and the cache looks like a very fast link.
 #[test]
 fn a_cache_on_a_busy_machine_gets_no_replica_ejected() {
     let mut cached = link(|t| if t % 0.5 < 0.02 { 50.0 } else { 20_000.0 });
@@ -398,8 +396,7 @@ fn a_long_link_is_kept_full() {
     assert!(part > 0.95, "{part}");
 }
 
-/// Two replicas take turns in being a little quicker; the first one's first
-/// read is slow.
+/// Two replicas alternate in being slightly faster; the first one's first read is slow.
 #[test]
 fn a_replica_whose_first_single_read_was_slow_gets_a_fair_share_again() {
     let swing = |t: f64| if ((t * 4.0) as u64).is_multiple_of(2) { 20.0 } else { -20.0 };
@@ -416,7 +413,7 @@ fn a_replica_whose_first_single_read_was_slow_gets_a_fair_share_again() {
 
 #[test]
 fn the_only_holder_is_asked_again_after_one_slow_read() {
-    // Both have shown what they can do when the holder is slow for a second.
+    // Both have been measured when the holder becomes slow for a second.
     let slow_once = |t: f64| if (1.0..2.0).contains(&t) { 0.5 } else { 100.0 };
     let mut sim = Sim::new(vec![link(slow_once), link(|_| 50.0)], 4096);
     sim.read_singly(0.9);
@@ -447,19 +444,19 @@ fn a_replica_that_stays_slow_costs_single_reads_little() {
     }
 }
 
-/// A reader among others: reads segment after segment of a file of its own.
+/// A reader among others: reads its own file, segment after segment.
 struct Reader {
-    /// Segments that it has in the queue or in flight beyond the next one.
+    /// Segments that it has queued or in flight beyond the next one.
     window: u64,
-    /// The segment that it needs next, and the first that it has not asked for.
+    /// The segment that it needs next, and the first that it has not requested.
     next: u64,
     asked: u64,
     here: BTreeSet<u64>,
     wants: BTreeMap<u64, QueueKey>,
 }
 
-/// How many segments each of the readers with these windows has after `rounds`
-/// deliveries of one replica.
+/// How many segments each of the readers with these windows has after `rounds` deliveries of one
+/// replica.
 fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
     let mut now = Instant::now();
     let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(5) };
@@ -524,8 +521,7 @@ fn readers_with_longer_windows_get_no_more_than_others() {
     assert!(*most as f64 <= 1.2 * *least as f64, "{got:?}");
 }
 
-/// A replica as a property test has it: MiB/s in stretches of 0.7 s, latency in
-/// ms, and which of its reads fail.
+/// A replica of a property test: MiB/s in stretches of 0.7 s, latency in ms, and its failing reads.
 fn any_link() -> impl Strategy<Value = (Vec<f64>, u64, Option<u64>)> {
     let level = prop_oneof![1 => Just(0.0), 1 => Just(1.0), 4 => 20.0..220.0f64];
     (
@@ -538,9 +534,9 @@ fn any_link() -> impl Strategy<Value = (Vec<f64>, u64, Option<u64>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Rates that change at random, replicas that come, go and fail, chunks
-    /// anywhere: every segment arrives, nothing stays in flight, none is sent
-    /// but for being wanted, failed or late, and little is read twice.
+    /// Rates that change at random, replicas that come, go and fail, chunks anywhere: every segment
+    /// arrives, nothing stays in flight, each send has a reason (a request, a failure, lateness),
+    /// and little is read twice.
     #[test]
     fn no_segment_is_lost_or_fetched_without_cause(
         links in proptest::collection::vec(any_link(), 2..8),
@@ -552,7 +548,7 @@ proptest! {
         let n = links.len();
         let links = links.into_iter().enumerate().map(|(i, (mut levels, latency, fails_every))| {
             if i == 0 {
-                // Somebody is there all the time.
+                // At least one replica is always there.
                 levels.iter_mut().for_each(|level| *level = level.max(1.0));
             }
             let mut link = link(move |t| levels[(t / 0.7) as usize % levels.len()]);

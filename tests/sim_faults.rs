@@ -1,19 +1,19 @@
-//! Scheduler, health and hedging while replicas break as seeds say: thousands of
-//! seeds, with invented time.
+//! Scheduler, health and hedging while replicas break by seeded plans: thousands of seeds, with
+//! simulated time.
 //!
-//! The schedules are those of the nemesis (`tests/nemesis/schedule.rs`), which does
-//! the same to a real mount. A replica carries one segment after the other at a
-//! rate of its own; its trouble changes that, or what comes of it:
+//! The schedules are those of the nemesis (`tests/nemesis/schedule.rs`), which does the same to a
+//! real mount. A replica carries one segment after the other at its own rate; its trouble changes
+//! that rate, or the result:
 //!
 //! - *hang*: nothing moves until it is healed;
-//! - *slow*: the rate is so many times lower;
-//! - *errno*: what comes is a failure; *flap*: by turns;
-//! - *crumbs*: a third of the rate, for all the round trips;
-//! - *ends early, diverged, unmounted*: an answer that is of no use and no fault of
-//!   the replica's, after which it is left alone with that file for three seconds.
+//! - *slow*: the rate is divided by a factor;
+//! - *errno*: every result is a failure; *flap*: in alternation;
+//! - *crumbs*: a third of the rate, because of the round trips;
+//! - *ends early, diverged, unmounted*: a useless answer that is no failure of the replica, after
+//!   which it is left out for that file for three seconds.
 //!
-//! What holds for every seed is in [`Run::judge`]. A seed that fails is run again by
-//! `FANFS_SIM_SEED=N cargo test --test library sim_faults`.
+//! [`Run::judge`] has the conditions for every seed. To repeat a failed seed, run `FANFS_SIM_SEED=N
+//! cargo test --test library sim_faults`.
 
 // The nemesis uses all of it.
 #[allow(dead_code)]
@@ -34,39 +34,39 @@ use schedule::{Calls, Menu, Random, Schedule, Trouble};
 
 const MIB: u64 = 1 << 20;
 
-/// How finely time moves.
+/// The step of time.
 const STEP: Duration = Duration::from_millis(1);
 
-/// How often late segments are looked for, in steps: as the daemon does.
+/// Interval of the search for late segments, in steps: the same as the daemon's.
 const TICK: u64 = 25;
 
 const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// How long a replica is left alone with a file that it had another version of.
+/// How long a replica is left out for a file of which it had another version.
 const REFUSED: Duration = Duration::from_secs(3);
 
-/// By when a segment is there while one replica is well: every other one has its
-/// time, and the one that is well has to carry what else was sent there.
+/// The time within which a segment arrives while one replica is healthy: every other replica uses
+/// its time, and the healthy one must carry the segments that were queued there.
 const BOUND: Duration = Duration::from_millis(3500);
 
-/// After the healing every replica is used again within the longest pause between
-/// two probes, and what it takes to be thought quick again.
+/// After the heal every replica is used again within the longest pause between two probes, plus the
+/// time until it is measured as fast again.
 const RECOVERY: Duration = MAX_EJECTION.saturating_add(Duration::from_secs(5));
 
-/// Segments in a row that may be read twice, whatever was delivered before: the
-/// burst and the overdraft of the hedge budget, and what deadlines ask for.
+/// Segments in a row that may be read twice, whatever was delivered before: the burst and the
+/// overdraft of the hedge budget, and the repeats after deadlines.
 const FREE: u64 = 64;
 
-/// What CI runs.
+/// The seeds of CI.
 const SEEDS: u64 = 2000;
 
 struct Link {
     rate: f64,
     trouble: Option<Trouble>,
-    /// What is carried, and what is left of it, bytes.
+    /// The item in transfer, and its remaining bytes.
     queue: VecDeque<(AttemptId, Item, f64)>,
     refused_until: Option<Duration>,
-    /// Whether it is to prove that it is the mount that it was.
+    /// Whether it is a mount check, which proves that the replica is still the same mount.
     proving: bool,
     delivered: u64,
 }
@@ -83,7 +83,7 @@ impl Link {
         factor * self.rate * STEP.as_secs_f64()
     }
 
-    /// What comes of a proof; nothing while it hangs.
+    /// The result of a mount check; none while the replica hangs.
     fn proof(&self) -> Option<MountCheck> {
         match self.trouble {
             Some(Trouble::Hang(Calls::Metadata | Calls::All)) => None,
@@ -104,9 +104,9 @@ impl Link {
     }
 }
 
-/// What somebody waits for, or is going to.
+/// A segment that a reader waits for, or will need.
 struct Segment {
-    /// Since when its reader waits for it, if he does.
+    /// The time since which its reader waits for it, if it does.
     since: Option<Duration>,
     tried: ReplicaSet,
     outstanding: usize,
@@ -114,7 +114,7 @@ struct Segment {
     here: bool,
 }
 
-/// Who reads one file: so many segments beyond the next one are fetched ahead.
+/// A reader of one file: it fetches this many segments ahead.
 struct Reader {
     window: u64,
     next: u64,
@@ -138,7 +138,7 @@ struct Run {
     segments: BTreeMap<Item, Segment>,
     over: bool,
     arrived: u64,
-    /// Of these, what had arrived before.
+    /// Of these, the segments that had arrived before.
     twice: u64,
     wrong: Vec<String>,
 }
@@ -204,7 +204,7 @@ impl Run {
         self.wrong.push(format!("seed {}, {at:.3} s: {text}", self.seed));
     }
 
-    /// How the replicas are, and what is thought of them.
+    /// The replicas' true states, and their measured ones.
     fn states(&self) -> Vec<String> {
         let standings = self.scheduler.snapshots(&self.health, self.instant());
         let states = standings.iter().zip(&self.links).map(|((_, thought), link)| {
@@ -247,7 +247,7 @@ impl Run {
         self.segments.get_mut(&item).expect("somebody waits for it").want = Some(want);
     }
 
-    /// As `read` does for a segment that has just been asked for.
+    /// As `read` does for a segment that has just been requested.
     fn begin(&mut self, item: Item, ahead: bool) {
         let segment = Segment {
             since: (!ahead).then_some(self.now),
@@ -260,7 +260,7 @@ impl Run {
         self.want(item, ahead, false, self.candidates());
     }
 
-    /// As `read::fetch` does when an attempt has ended in vain.
+    /// As `read::fetch` does after an attempt without a result.
     fn failed(&mut self, item: Item) {
         let candidates = self.candidates();
         let Some(segment) = self.segments.get(&item) else { return };
@@ -274,7 +274,7 @@ impl Run {
         if segment.outstanding > 0 {
             return;
         }
-        // Everybody has failed: the request has, and somebody asks again.
+        // Every replica has failed: the request has failed, and the reader asks again.
         let since = segment.since;
         if since.is_some_and(|since| self.schedule.spares(since, self.now)) {
             self.note(format!("segment {item:?} failed everywhere"));
@@ -322,7 +322,7 @@ impl Run {
         }
     }
 
-    /// What arrives in one step.
+    /// The arrivals of one step.
     fn carry(&mut self) {
         for i in 0..self.links.len() {
             let mut capacity = self.links[i].capacity();
@@ -368,7 +368,7 @@ impl Run {
         }
     }
 
-    /// As the daemon's clock does.
+    /// As the daemon's ticker does.
     fn tick(&mut self) {
         for id in self.health.due_mount_checks(self.epoch + self.now).iter() {
             self.links[id.index()].proving = true;
@@ -391,7 +391,7 @@ impl Run {
                 self.want(item, false, true, left);
             }
         }
-        // A request that is past its deadline has failed, and is asked again.
+        // A request past its deadline has failed, and is made again.
         let now = self.now;
         let overdue = |segment: &Segment| {
             !segment.here && segment.since.is_some_and(|since| now - since > BOUND)
@@ -431,7 +431,7 @@ impl Run {
         }
     }
 
-    /// Runs a seed, and says what was wrong.
+    /// Runs a seed, and returns the violation, if any.
     fn judge(mut self) -> Vec<String> {
         let mut events = self.schedule.events().into_iter().peekable();
         let length = Duration::from_secs(20);
@@ -441,7 +441,7 @@ impl Run {
             }
             self.step();
         }
-        // All is healed: everybody is used again, by a reader who reads on.
+        // All are healed: a reader that continues must use every replica again.
         self.links.iter_mut().for_each(|link| link.trouble = None);
         self.readers[0].window = 16;
         self.readers[0].pause = Duration::ZERO;
@@ -458,7 +458,7 @@ impl Run {
             }
             self.step();
         }
-        // Nothing is left in flight when nobody wants anything more.
+        // Nothing may stay in flight once no segment is wanted.
         self.over = true;
         let until = self.now + Duration::from_secs(60);
         while !self.scheduler.is_idle() && self.now < until && self.wrong.is_empty() {

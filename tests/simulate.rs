@@ -1,5 +1,5 @@
-//! The simulation: what was published is reproduced, and fanfs is compared with
-//! simpler policies on seeded worlds.
+//! The simulation: it reproduces published results, and compares fanfs with simpler policies on
+//! seeded worlds.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,7 @@ use fanfs::simulate::{
 const MB: f64 = 1e6;
 const MIB: u64 = 1 << 20;
 
-/// The published MapR table: replication, mounts, and the aggregate MB/s of one
-/// job on each mount.
+/// The published MapR table: replication, mounts, and the aggregate MB/s of one job on each mount.
 const PUBLISHED: [(&str, usize, std::ops::RangeInclusive<f64>, f64); 3] = [
     (include_str!("../config/scenarios/mapr-r1.toml"), 3, 222.0..=272.0, 247.0),
     (include_str!("../config/scenarios/mapr-r2.toml"), 2, 320.0..=494.0, 402.0),
@@ -39,7 +38,7 @@ fn the_published_mapr_table_is_reproduced_and_one_reader_gets_its_sums() {
     }
 }
 
-/// A world made of a seed: replicas, replication and what happens all differ.
+/// A world made from a seed: replicas, replication and events all differ.
 fn seeded(seed: u64) -> (World, Workload) {
     let mut random = Random::new(seed);
     let replicas = [3, 3, 3, 4, 6, 8, 12, 16, 32, 64][random.below(10) as usize];
@@ -62,7 +61,7 @@ fn seeded(seed: u64) -> (World, Workload) {
         .collect();
     let mut changes = Vec::new();
     match kind {
-        // One is dying: slower and slower.
+        // One is failing: it gets slower and slower.
         3 => changes.extend((1..=6).map(|step| RateChange {
             at: Duration::from_millis(400 * step),
             node: 1,
@@ -108,7 +107,7 @@ fn seeded(seed: u64) -> (World, Workload) {
     )
 }
 
-/// fanfs's rate over the best of the others', which is named.
+/// fanfs's rate relative to the best other policy, with that policy's name.
 fn against_the_best(seed: u64) -> (f64, &'static str, usize) {
     let (world, workload) = seeded(seed);
     let epoch = Instant::now();
@@ -148,8 +147,8 @@ fn the_same_seed_gives_the_same_outcome() {
     assert_eq!(json(epoch), json(epoch + Duration::from_secs(1234)));
 }
 
-/// Three nodes of 100 MB/s whose network makes proxying cost half, one chunk of
-/// 64 MiB on each in turn.
+/// Three nodes of 100 MB/s whose network halves the rate of proxied reads, with one chunk of 64 MiB
+/// on each in turn.
 fn proxying() -> (World, Workload) {
     let nodes: Vec<StorageNode> = (0..3)
         .map(|i| StorageNode { name: format!("n{i}"), disk: 100.0 * MB, network: 50.0 * MB })

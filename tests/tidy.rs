@@ -1,5 +1,5 @@
-//! The house rules that a compiler does not check: which room imports which, which
-//! modules are pure, how large files and functions are, and what stands for an error.
+//! The project's rules that a compiler does not check: which room imports which, which modules are
+//! pure, the size of files and functions, and the types of errors.
 
 #[path = "tidy/import_circles.rs"]
 mod import_circles;
@@ -228,8 +228,8 @@ fn pure_modules_do_no_io_and_read_no_clock() {
     assert!(seen >= 7, "the pure modules have moved");
 }
 
-/// The clock of the day jumps. It is shown, and compared with itself: a table's time of
-/// modification. How long something took or may take is measured by `Instant`.
+/// The wall clock jumps. Its times are only shown, or compared with one another (a table's time of
+/// modification). Durations and time limits use `Instant`.
 #[test]
 fn nothing_waits_by_the_clock_of_the_day() {
     let may = [
@@ -262,8 +262,7 @@ fn rooms_are_named_after_nouns_and_files_stay_small() {
         for name in ["mod.rs", "utils", "util.rs", "common", "helpers", "misc"] {
             assert!(!path.contains(name), "src/{path}");
         }
-        // Near 400 lines a file is asked whether there is a second noun in it;
-        // tests and documentation count half.
+        // A file near 400 lines may contain a second noun; tests and documentation count half.
         let lines = code(&text).lines().filter(|line| !line.trim().is_empty()).count();
         assert!(lines <= 450, "src/{path} has {lines} lines of code");
     }
@@ -283,7 +282,7 @@ fn every_unsafe_block_says_why_it_is_sound() {
     }
 }
 
-/// `println!` and `eprintln!` panic where the terminal has gone: `cli::cancellation` writes.
+/// `println!` and `eprintln!` panic if the terminal is gone: `cli::cancellation` writes.
 #[test]
 fn commands_do_not_panic_when_their_terminal_has_gone() {
     for (path, text) in sources() {

@@ -1,4 +1,4 @@
-//! Says which tests of a `cargo test` were skipped, and why. Cargo runs test binaries in the
+//! Prints which tests of a `cargo test` were skipped, and why. Cargo runs test binaries in the
 //! order of their names, so this one is the last.
 
 #[allow(dead_code, reason = "the tests of other binaries are skipped by the rest")]
@@ -11,7 +11,7 @@ fn main() {
     let is_list = std::env::args().any(|argument| argument == "--list");
     if !is_list {
         print!("{}", shown(&fs::read_to_string(needs::record()).unwrap_or_default(), started()));
-        // Nothing of this run is counted in the next one.
+        // The next run starts with an empty list.
         let _ = fs::remove_file(needs::record());
     }
 }

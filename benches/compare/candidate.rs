@@ -1,4 +1,4 @@
-//! What is compared, and how each is mounted over the same replicas.
+//! The candidates of the comparison, and how each is mounted over the same replicas.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use super::null::{self, FILE};
 use super::options::Options;
 use super::room::Room;
 
-/// Who caches the file's data, and so what a candidate may be compared with.
+/// The cache that holds the file's data. It decides which candidates are comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// No FUSE at all.
     Raw,
     /// Every read reaches the daemon.
     Direct,
-    /// The kernel, or it may be the kernel.
+    /// The kernel caches the data, or may cache it.
     Cached,
 }
 
 impl Mode {
-    /// The two floors and the rival of the same mode.
+    /// The two floors, and the competitor with the same cache mode.
     pub(super) fn references(self) -> [Option<&'static str>; 3] {
         match self {
             Self::Raw => [None; 3],
@@ -48,7 +48,7 @@ enum Server {
     Fanfs {
         program: PathBuf,
         read: &'static str,
-        /// Another table and what is in it.
+        /// A table of the configuration and its content.
         other: Option<(String, String)>,
     },
 }
@@ -58,7 +58,7 @@ enum Server {
 pub(super) struct Candidate {
     pub(super) name: String,
     pub(super) mode: Mode,
-    /// Its name without what is varied.
+    /// Its name without the varied setting.
     base: String,
     server: Server,
 }
@@ -66,12 +66,12 @@ pub(super) struct Candidate {
 /// A candidate that can be read from.
 pub(super) struct Mounted {
     pub(super) candidate: Candidate,
-    /// One, or one for each replica.
+    /// One mount point, or one for each replica.
     pub(super) files: Vec<PathBuf>,
     pub(super) daemon: Option<Daemon>,
 }
 
-/// fanfs's cache policies and what selects them.
+/// fanfs's cache policies, each with the setting that selects it.
 const POLICIES: [(&str, Mode, &str); 4] = [
     ("direct", Mode::Direct, "cache = \"direct\""),
     ("kernel", Mode::Cached, "cache = \"kernel\""),
@@ -79,7 +79,7 @@ const POLICIES: [(&str, Mode, &str); 4] = [
     ("passthrough", Mode::Cached, "cache = \"kernel\"\npassthrough = \"whole-file\""),
 ];
 
-/// All that there are, in the tables' order.
+/// All candidates, in the tables' order.
 pub(super) fn all(options: &Options) -> Vec<Candidate> {
     let row = |name: &str, mode, server| Candidate {
         name: name.to_owned(),
@@ -120,7 +120,7 @@ pub(super) fn all(options: &Options) -> Vec<Candidate> {
     rows
 }
 
-/// What is to be varied: a name, and the table and what is in it.
+/// A varied setting: a name, and the table with its content.
 fn variations(options: &Options) -> impl Iterator<Item = (String, (String, String))> {
     options.vary.iter().flat_map(|vary| {
         vary.values.iter().map(|value| {
@@ -133,7 +133,7 @@ fn variations(options: &Options) -> impl Iterator<Item = (String, (String, Strin
 }
 
 impl Candidate {
-    /// Whether `word` is its name, or what stands before a dash in it.
+    /// Whether `word` is its name, or the part of the name before a dash.
     pub(super) fn is(&self, word: &str) -> bool {
         let rest = self.base.strip_prefix(word);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -152,12 +152,12 @@ impl Candidate {
         matches!(self.server, Server::Memory(_))
     }
 
-    /// Whether it takes part only where it is named.
+    /// Whether it takes part only if named.
     pub(super) fn is_asked_for(&self) -> bool {
         matches!(self.server, Server::Clone(_))
     }
 
-    /// Whether more replicas are of no use to it.
+    /// Whether it cannot use more than one replica.
     pub(super) fn reads_one_replica(&self) -> bool {
         matches!(self.server, Server::Fanfs { read, .. } if read.contains("passthrough"))
     }
@@ -169,7 +169,7 @@ impl Candidate {
     /// Whether it can take part here.
     ///
     /// # Errors
-    /// Why not, in a few words.
+    /// The reason why it cannot, in a few words.
     pub(super) fn check(&self, room: &Room) -> Result<(), String> {
         match &self.server {
             Server::Raw
@@ -186,7 +186,7 @@ impl Candidate {
                 }
             }
             Server::Fanfs { program, read, other } => {
-                // Any directory does: only what the configuration says counts.
+                // Any directory works: only the configuration counts.
                 let volume = volume_file(
                     room,
                     &self.name,
@@ -205,8 +205,8 @@ impl Candidate {
         }
     }
 
-    /// Mounts it over `replicas`. `replica_keys` goes into each replica's table
-    /// of fanfs's configuration.
+    /// Mounts it over `replicas`. `replica_keys` goes into each replica's table of fanfs's
+    /// configuration.
     pub(super) fn start(
         &self,
         room: &Room,
@@ -264,7 +264,7 @@ impl Candidate {
     }
 }
 
-/// A program's help text, if there is such a program.
+/// A program's help text, if the program is installed.
 fn installed(program: &str) -> Result<String, String> {
     let output = Command::new(program).arg("--help").output();
     let output = output.map_err(|_| format!("{program} is not installed"))?;
@@ -272,8 +272,7 @@ fn installed(program: &str) -> Result<String, String> {
         + &String::from_utf8_lossy(&output.stderr))
 }
 
-/// What is wrong with a volume's file, without where it is and what else there
-/// could be.
+/// The error in a volume's file, without its position and without suggestions.
 fn refusal(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let line = said.lines().next().unwrap_or("without a reason");

@@ -1,7 +1,7 @@
-//! One FUSE daemon under measurement: started, looked at from outside, ended.
+//! One FUSE daemon under measurement: start, observation from outside, end.
 //!
-//! *Invariant:* a [`Daemon`] that is dropped leaves neither a mount nor a
-//! process, also when what was measured through it has failed.
+//! *Invariant:* dropping a [`Daemon`] leaves neither a mount nor a process, even after a failed
+//! measurement.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Failure;
 
-/// How long a daemon may take to mount, or to end once it is unmounted.
+/// The longest time to mount, or to end after the unmount.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often is looked.
+/// The polling interval.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A child that serves a mount.
@@ -27,8 +27,8 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command`, which stays in the foreground, and waits until it has
-    /// mounted something on `mount_point`. What it says goes to `log`.
+    /// Starts `command`, which stays in the foreground, and waits until it has mounted on
+    /// `mount_point`. Its output goes to `log`.
     pub(super) fn start(
         command: &mut Command,
         mount_point: &Path,
@@ -38,7 +38,7 @@ impl Daemon {
         let before = device(mount_point)?;
         let said = File::create(log)?;
         command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
-        // Ctrl-C is for the comparison, which then ends its daemons in order.
+        // Ctrl-C goes to the comparison, which then ends its daemons in order.
         command.process_group(0);
         let child = command
             .spawn()
@@ -59,7 +59,7 @@ impl Daemon {
         Err(Failure(format!("{}: {said}", command.get_program().display())))
     }
 
-    /// Processor seconds that it has used so far, in user and kernel.
+    /// Processor seconds used so far, user and kernel.
     pub(super) fn cpu_seconds(&self) -> Result<f64, Failure> {
         let stat = std::fs::read_to_string(self.proc("stat"))?;
         // The name, in parentheses, may hold spaces; utime and stime are the
@@ -80,7 +80,7 @@ impl Daemon {
         kib.map(|kib| kib << 10).ok_or_else(|| Failure("no VmHWM in proc".to_owned()))
     }
 
-    /// Starts to look for the peak anew.
+    /// Resets the peak.
     pub(super) fn reset_peak(&self) -> Result<(), Failure> {
         Ok(std::fs::write(self.proc("clear_refs"), "5")?)
     }
@@ -102,7 +102,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Without a device nothing has been mounted, or nothing that answers.
+        // Without a device nothing is mounted, or the mount does not answer.
         let _ = fanfs::fuse::unmount(&self.mount_point, true);
         if self.device.is_none() {
             let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
@@ -124,8 +124,7 @@ fn device(path: &Path) -> Result<(u32, u32), Failure> {
     Ok((s.stx_dev_major, s.stx_dev_minor))
 }
 
-/// Sets the kernel's readahead for a mount, as fanfs does for its own. Files
-/// opened from now on see it.
+/// Sets the kernel's readahead for a mount, as fanfs does for its own. Later opens use it.
 pub(super) fn raise_readahead(mount_point: &Path, bytes: u64) -> Result<(), Failure> {
     let (major, minor) = device(mount_point)?;
     let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

@@ -1,7 +1,7 @@
-//! The loads, each one run of fio, and what a pass of one showed.
+//! The loads, each one run of fio, and the result of one pass.
 //!
-//! fio gives the kernel no advice and drops no pages: what is cold is made cold
-//! here, and readers that know nothing of advice are what most users have.
+//! fio gives the kernel no advice and drops no pages. The comparison drops pages itself where a
+//! pass must start cold. Most users' readers give no advice either.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,15 +15,15 @@ use serde_json::Value;
 use super::Failure;
 use super::candidate::{Candidate, Mode, Mounted};
 
-/// What a reader does.
+/// A reader's access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Load {
     /// The whole file in reads of 1 MiB, cold
     Seq,
-    /// The same into memory that does not begin with a page, as malloc(3) gives it
+    /// The same into memory that is not page-aligned, as malloc(3) returns it
     Uneven,
-    /// The whole file again, in reads of 1 MiB, where somebody may have cached it
+    /// The whole file again, in reads of 1 MiB, possibly from a cache
     Warm,
     /// Reads of 4 KiB at random, one at a time, cold
     Rand1,
@@ -33,7 +33,7 @@ pub(super) enum Load {
     Scaling,
 }
 
-/// Reads under way in `rand32`.
+/// Reads in flight in `rand32`.
 const DEPTH: u64 = 32;
 
 /// One measured pass.
@@ -46,7 +46,7 @@ pub(super) struct Pass {
     pub(super) bytes: u64,
     pub(super) bytes_per_second: f64,
     pub(super) reads_per_second: f64,
-    /// Processor seconds of the daemon; none without one.
+    /// Processor seconds of the daemon; `None` without a daemon.
     pub(super) daemon_cpu: Option<f64>,
     /// Processor seconds of the reader.
     pub(super) reader_cpu: f64,
@@ -57,7 +57,7 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// What the load is about: bytes, or reads where they are small.
+    /// The load's unit: bytes, or reads where reads are small.
     pub(super) fn rate(&self) -> f64 {
         if self.load.is_random() { self.reads_per_second } else { self.bytes_per_second }
     }
@@ -80,7 +80,7 @@ impl Load {
         matches!(self, Self::Rand1 | Self::Rand32)
     }
 
-    /// What it is, for a table's heading.
+    /// Its description, for a table's heading.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Seq => "sequential reads of 1 MiB, cold",
@@ -95,7 +95,7 @@ impl Load {
         }
     }
 
-    /// Whether it says anything about this candidate.
+    /// Whether it is meaningful for this candidate.
     pub(super) fn fits(self, candidate: &Candidate) -> bool {
         match self {
             Self::Warm => candidate.mode != Mode::Direct && !candidate.needs_several(),
@@ -108,7 +108,7 @@ impl Load {
     fn arguments(self, mode: Mode, size: u64, seconds: u64) -> Vec<String> {
         let words = match (self, mode) {
             (Self::Seq | Self::Warm | Self::Scaling, _) => {
-                // Whole pages, as whoever reads with O_DIRECT has them, and dd.
+                // Whole pages, as dd and readers with O_DIRECT use.
                 format!("--ioengine=psync --rw=read --bs=1M --size={size} --iomem_align=4096")
             }
             (Self::Uneven, _) => format!("--ioengine=psync --rw=read --bs=1M --size={size}"),
@@ -119,8 +119,8 @@ impl Load {
                 "--ioengine=libaio --direct=1 --iodepth={DEPTH} --rw=randread --bs=4k \
                  --size={size} --runtime={seconds}s"
             ),
-            // Reads through the page cache are not asynchronous: 32 readers are.
-            // Each has a part of its own, so that no page is read twice.
+            // Reads through the page cache are not asynchronous, so there are 32 readers. Each has
+            // its own part of the file, so that no page is read twice.
             (Self::Rand32, Mode::Raw | Mode::Cached) => format!(
                 "--ioengine=psync --numjobs={DEPTH} --rw=randread --bs=4k --size={part} \
                  --offset_increment={part} --runtime={seconds}s",
@@ -130,7 +130,7 @@ impl Load {
         words.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// One pass over what is mounted. `size` bytes of the file are looked at.
+    /// One pass over the mount; it covers `size` bytes of the file.
     pub(super) fn measure(
         self,
         mounted: &Mounted,
@@ -162,17 +162,17 @@ impl Load {
             peak: daemon.map(|d| d.peak()).transpose()?,
         };
         if self == Self::Warm && candidate.mode == Mode::Cached {
-            // Memory for the next one.
+            // Free the memory for the next pass.
             forget(&mounted.files[0])?;
         }
         with_report(pass, &report)
     }
 }
 
-/// Runs fio with one job a file and returns its only group's report.
+/// Runs fio with one job per file and returns the report of its only group.
 fn fio(files: &[std::path::PathBuf], arguments: &[String]) -> Result<Value, Failure> {
     let mut command = Command::new("fio");
-    // The jobs that are named after these inherit them.
+    // The jobs named after these inherit them.
     command.args(["--output-format=json", "--eta=never"]);
     for (i, file) in files.iter().enumerate() {
         command.arg(format!("--name=r{i}")).arg(format!("--filename={}", file.display()));
@@ -185,7 +185,7 @@ fn fio(files: &[std::path::PathBuf], arguments: &[String]) -> Result<Value, Fail
         let said = said.lines().next().unwrap_or("failed without a reason");
         return Err(Failure(format!("fio: {said}")));
     }
-    // Notes may stand before the report.
+    // Notes may precede the report.
     let text = String::from_utf8_lossy(&output.stdout);
     let report: Value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or(""))
         .map_err(|error| Failure(format!("fio's report: {error}")))?;
@@ -203,7 +203,7 @@ fn with_report(mut pass: Pass, job: &Value) -> Result<Pass, Failure> {
     pass.bytes = number(&read["io_bytes"])? as u64;
     pass.bytes_per_second = number(&read["bw_bytes"])?;
     pass.reads_per_second = number(&read["iops"])?;
-    // Percentages of the time that all jobs took together, which is in ms.
+    // Percentages of the total time of all jobs, which is in ms.
     let share = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0;
     pass.reader_cpu = share * number(&job["job_runtime"])? / 1000.0;
     for (slot, name) in pass.latency_us.iter_mut().zip(["50.000000", "99.000000", "99.900000"]) {
@@ -215,7 +215,7 @@ fn with_report(mut pass: Pass, job: &Value) -> Result<Pass, Failure> {
     Ok(pass)
 }
 
-/// Makes the kernel drop what it has cached of a FUSE file.
+/// Makes the kernel drop its cached pages of a FUSE file.
 fn forget(file: &Path) -> Result<(), Failure> {
     let file = File::open(file)?;
     Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)

@@ -1,15 +1,13 @@
-//! A FUSE server that knows nothing: one file, every read of it answered from
-//! one constant buffer. What it takes is what FUSE itself takes, so it is the
-//! floor that fanfs is measured against.
+//! A minimal FUSE server: one file, and every read of it is answered from one constant buffer. Its
+//! cost is the cost of FUSE itself, so it is the floor for fanfs.
 //!
-//! The constant stays in the processor's cache. With a file's own bytes to answer
-//! with, from memory of its own, it is the floor of a server that moves data.
+//! The constant buffer stays in the processor's cache. With a file's own bytes, held in memory, the
+//! server is the floor for a server that moves data.
 //!
-//! *Invariant:* the kernel sees what it sees of fanfs: the same INIT flags,
-//! limits, mount options, flags of an open file, session threads and clones of
-//! the device. What can be configured is taken from fanfs's defaults; what
-//! `src/fuse.rs`, `src/fuse/adapter.rs` and `src/fuse/mount.rs` fix is repeated
-//! here and changes with them.
+//! *Invariant:* the kernel sees the same as with fanfs: the same INIT flags, limits, mount options,
+//! flags of an open file, session threads and clones of the device. Configurable values come from
+//! fanfs's defaults. Values fixed in `src/fuse.rs`, `src/fuse/adapter.rs` and `src/fuse/mount.rs`
+//! are repeated here and must change with them.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -41,7 +39,7 @@ pub(super) struct Args {
     /// An empty directory; the file is MOUNTPOINT/file
     #[arg(value_name = "MOUNTPOINT")]
     mount_point: PathBuf,
-    /// Who caches file data
+    /// The cache of file data
     #[arg(long, value_enum, default_value_t = Cache::Direct)]
     cache: Cache,
     /// Session threads [default: as many as fanfs starts here]
@@ -50,7 +48,7 @@ pub(super) struct Args {
     /// Give each of the session's threads a clone of the device, as fanfs does not
     #[arg(long)]
     clone_fd: bool,
-    /// Requests that the kernel may have under way in the background [default: as fanfs]
+    /// Background requests that the kernel may have in flight [default: as fanfs]
     #[arg(long, value_name = "N")]
     max_background: Option<u16>,
     /// Most bytes that one read may ask for [default: as fanfs]
@@ -64,16 +62,16 @@ pub(super) struct Args {
     content: Option<PathBuf>,
 }
 
-/// Who caches file data.
+/// The cache of file data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Cache {
-    /// Nobody, as `cache = "direct"`
+    /// No cache, as `cache = "direct"`
     Direct,
     /// The kernel's page cache, as `cache = "kernel"`
     Kernel,
 }
 
-/// fanfs's configuration where nothing is configured.
+/// fanfs's default configuration.
 pub(super) fn defaults() -> Config {
     let text = "[volume]\nname = \"null\"\nmode = \"copies\"\n[[replica]]\npath = \"/\"\n";
     config::parse(text, Path::new("null")).expect("a volume without options")
@@ -85,7 +83,7 @@ struct Null {
     max_background: u16,
     max_request: u64,
     size: u64,
-    /// Where it is constant, one answer's worth of it.
+    /// A constant server keeps only one reply's worth of bytes.
     content: Vec<u8>,
     is_constant: bool,
 }
@@ -115,12 +113,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         raise_readahead(&args.mount_point, defaults.fuse.kernel_readahead)?;
         wait(&session)
     });
-    // Where somebody else has unmounted, there is nothing to detach.
+    // If another program has unmounted it, there is nothing to detach.
     let _ = fanfs::fuse::unmount(&args.mount_point, true);
     served
 }
 
-/// Until the session ends or a signal says to end it.
+/// Waits until the session ends or a signal arrives.
 fn wait(session: &std::thread::JoinHandle<std::io::Result<()>>) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -138,7 +136,7 @@ fn wait(session: &std::thread::JoinHandle<std::io::Result<()>>) -> Result<(), Fa
     })
 }
 
-/// As `src/fuse/mount.rs` does it for root.
+/// As `src/fuse/mount.rs` does for root.
 fn attach(mount_point: &Path) -> Result<OwnedFd, Failure> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
@@ -173,7 +171,7 @@ impl Null {
             uid: 0,
             gid: 0,
             rdev: 0,
-            // What tmpfs says, which fanfs hands on.
+            // The values of tmpfs, which fanfs passes on.
             blksize: 4096,
             flags: 0,
         }
@@ -202,7 +200,7 @@ impl fuser::Filesystem for Null {
             }
         };
         if self.is_constant {
-            // Not zero, so that it is memory and not the zero page.
+            // Not zero, so that reads do not come from the zero page.
             self.content = vec![0xa5; granted as usize];
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What can be asked for on the command line.
+//! The command-line options.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::size_of;
 /// This build's own program.
 const FANFS: &str = env!("CARGO_BIN_EXE_fanfs");
 
-/// What to compare, and how long.
+/// The candidates, loads and durations.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct Options {
     /// Passes of each candidate; medians are over these
@@ -18,8 +18,8 @@ pub(super) struct Options {
     /// The file's size on each replica; all replicas are in memory at once
     #[arg(long, value_name = "SIZE", value_parser = size_of, default_value = "2GiB")]
     pub(super) size: u64,
-    /// Only these, comma-separated: a name, or what stands before a dash in it (`fanfs` is all
-    /// of fanfs); --list shows the names. A ratio needs its reference, so keep null and mergerfs
+    /// Only these, comma-separated: a name, or the part before a dash in it (`fanfs` is all of
+    /// fanfs); --list shows the names. A ratio needs its reference, so keep null and mergerfs
     #[arg(long, value_name = "CANDIDATES", value_delimiter = ',')]
     pub(super) only: Vec<String>,
     /// Only these loads, comma-separated
@@ -31,7 +31,7 @@ pub(super) struct Options {
         default_value = "seq,uneven,warm,rand1,rand32,scaling"
     )]
     pub(super) loads: Vec<Load>,
-    /// How many replicas, comma-separated; everything is measured with each number of them
+    /// How many replicas, comma-separated; each number of them is measured
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,3",
         value_parser = at_least_one)]
     pub(super) replicas: Vec<usize>,
@@ -42,7 +42,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2,4,8,16",
         value_parser = at_least_one)]
     pub(super) scaling: Vec<usize>,
-    /// Where compare.md, compare.svg and scaling.svg go
+    /// The directory for compare.md, compare.svg and scaling.svg
     #[arg(long, value_name = "DIR", default_value = "target/compare")]
     pub(super) out: PathBuf,
     /// Write every pass with all its figures to this file
@@ -51,20 +51,20 @@ pub(super) struct Options {
     /// The fanfs to measure [default: this build's]
     #[arg(long, value_name = "PROGRAM")]
     pub(super) fanfs: Option<PathBuf>,
-    /// Another build of fanfs in the same run, as candidates NAME-direct, NAME-kernel, ...; may
-    /// be given several times
+    /// Another build of fanfs in the same run, as candidates NAME-direct, NAME-kernel, ...; may be
+    /// given several times
     #[arg(long, value_name = "NAME=PROGRAM", value_parser = named)]
     pub(super) also: Vec<(String, PathBuf)>,
-    /// fanfs with another value of a key of its configuration in the same run, as candidates
-    /// fanfs@KEY=VALUE-direct, ...: what a default is chosen from; may be given several times
+    /// fanfs with another value of a configuration key in the same run, as candidates
+    /// fanfs@KEY=VALUE-direct, ...; used to choose defaults; may be given several times
     #[arg(long, value_name = "TABLE.KEY=V1,V2,...", value_parser = variation)]
     pub(super) vary: Vec<Variation>,
-    /// Print the candidates' names and end
+    /// Print the candidates' names and exit
     #[arg(long)]
     pub(super) list: bool,
 }
 
-/// A key of fanfs's configuration, and what to try as its value.
+/// A key of fanfs's configuration, and the value to try.
 #[derive(Clone, Debug)]
 pub(super) struct Variation {
     pub(super) table: String,
@@ -73,7 +73,7 @@ pub(super) struct Variation {
 }
 
 impl Options {
-    /// The builds of fanfs, each with the start of its candidates' names.
+    /// The builds of fanfs, each with the prefix of its candidates' names.
     pub(super) fn builds(&self) -> Vec<(String, PathBuf)> {
         let program = self.fanfs.clone().unwrap_or_else(|| FANFS.into());
         let own = [("fanfs".to_owned(), program)];

@@ -1,4 +1,4 @@
-//! The tables as pictures: bars for the comparison, lines for the scaling.
+//! The tables as charts: bars for the comparison, lines for the scaling.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ const RATE: [(&str, RGBColor); 7] = [
     ("clone", RGBColor(188, 189, 34)),
     ("mergerfs", RGBColor(214, 95, 14)),
     ("bindfs", RGBColor(227, 160, 110)),
-    // All that is left is fanfs.
+    // Only fanfs is left.
     ("", RGBColor(44, 140, 60)),
 ];
 const LINES: [RGBColor; 6] = [
@@ -38,7 +38,7 @@ const LINES: [RGBColor; 6] = [
     RGBColor(23, 190, 207),
 ];
 
-/// For each table, rates on the left and processor time on the right.
+/// For each table: rates on the left and processor time on the right.
 pub(super) fn bars(groups: &[Group<'_>], path: &Path) -> Result<(), Failure> {
     let heights: Vec<u32> = groups.iter().map(|g| AROUND + BAR * g.rows.len() as u32).collect();
     let area = SVGBackend::new(path, (WIDTH, heights.iter().sum())).into_drawing_area();
@@ -71,8 +71,7 @@ fn colour(row: &Row<'_>) -> RGBColor {
     RATE.iter().find(|(start, _)| name.starts_with(start)).map_or(BLACK, |(_, colour)| *colour)
 }
 
-/// Horizontal bars, one a row; where a row has several, the later ones are drawn
-/// over the earlier.
+/// Horizontal bars, one per row; where a row has several, later ones are drawn over earlier ones.
 fn panel(
     area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
     group: &Group<'_>,
@@ -123,7 +122,7 @@ fn panel(
     Ok(())
 }
 
-/// What part of the sum one reader gets from so many replicas.
+/// The share of the sum that one reader gets with this number of replicas.
 pub(super) fn lines(lines: &[Line], path: &Path) -> Result<(), Failure> {
     let points = || lines.iter().flat_map(|(_, points)| points);
     let most = points().map(|(n, _)| *n as f64).fold(1.0, f64::max);

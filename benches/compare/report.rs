@@ -42,7 +42,7 @@ pub(super) fn groups<'a>(candidates: &'a [Candidate], passes: &'a [Pass]) -> Vec
 }
 
 impl Row<'_> {
-    /// The median over the rounds; none where a pass has no such figure.
+    /// The median over the rounds; `None` if a pass has no such figure.
     pub(super) fn median(&self, figure: impl Fn(&Pass) -> Option<f64>) -> Option<f64> {
         median(self.passes.iter().map(|pass| figure(pass)).collect::<Option<_>>()?)
     }
@@ -109,7 +109,7 @@ pub(super) fn cell(figure: Option<f64>, digits: usize) -> String {
     figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"))
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The middle value, or the mean of the two middle ones.
 pub(super) fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;

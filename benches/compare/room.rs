@@ -1,5 +1,5 @@
-//! Where the comparison takes place: a tmpfs of its own with the replicas, the
-//! mount points beside it, gone when it is over.
+//! The comparison's scratch space: its own tmpfs with the replicas, and the mount points beside it.
+//! All are removed at the end.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -10,19 +10,19 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::Failure;
 use super::null::FILE;
 
-/// What the kernel and the daemons may need besides the replicas and one more
-/// copy of the file in the page cache.
+/// Memory for the kernel and the daemons, besides the replicas and one more copy of the file in the
+/// page cache.
 const SPARE: u64 = 1 << 30;
 
-/// The directories. Dropped, they disappear.
+/// The directories; removed on drop.
 pub(super) struct Room {
     dir: tempfile::TempDir,
 }
 
 impl Room {
-    /// Mounts a tmpfs with room for `replicas` files of `size` bytes and as many
-    /// links as one likes. `copies` of the file are to fit into memory besides:
-    /// one in the page cache, and what servers keep of it.
+    /// Mounts a tmpfs with room for `replicas` files of `size` bytes and any number of links.
+    /// `copies` more copies of the file must fit into memory: one in the page cache, and those that
+    /// servers keep.
     pub(super) fn new(replicas: usize, size: u64, copies: u64) -> Result<Self, Failure> {
         let needed = replicas as u64 * size;
         let free = available_memory()?;
@@ -75,8 +75,8 @@ impl Room {
         Ok(dirs)
     }
 
-    /// Makes `count` directories with a link to one and the same file: replicas
-    /// whose rate something else than memory limits.
+    /// Makes `count` directories with links to the same file: replicas whose rate is not limited by
+    /// memory.
     pub(super) fn fill_with_links(&self, count: usize, size: u64) -> Result<Vec<PathBuf>, Failure> {
         let mut dirs = self.fill(1, size)?;
         for i in 1..count {
@@ -102,7 +102,7 @@ impl Drop for Room {
     }
 }
 
-/// Content that no file system can leave out or share.
+/// Content that no file system can compress or share.
 fn write_noise(path: &Path, size: u64) -> Result<(), Failure> {
     let mut file = BufWriter::new(File::create(path)?);
     let mut noise = blake3::Hasher::new().finalize_xof();

@@ -1,8 +1,8 @@
 //! The comparison itself: rounds of passes that alternate between candidates.
 //!
-//! All candidates of one number of replicas stay mounted through all rounds, so
-//! each is measured as a daemon that has been running for a while; a round has
-//! one pass of each, and starts with another one than the round before.
+//! All candidates with one number of replicas stay mounted through all rounds, so each daemon is
+//! measured after it has run for a while. A round has one pass of each candidate, and each round
+//! starts with another candidate.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ use super::options::Options;
 use super::room::Room;
 use super::{Failure, interrupted};
 
-/// Measures every load but `scaling`, over `count` replicas.
+/// Measures every load except `scaling`, over `count` replicas.
 pub(super) fn over(
     count: usize,
     candidates: &[Candidate],
@@ -52,8 +52,7 @@ pub(super) fn over(
     Ok(())
 }
 
-/// Mounts a candidate, and looks whether it shows what it should: one that does
-/// not is not worth a figure.
+/// Mounts a candidate and checks its content; the figures of a wrong mount are worthless.
 fn start(
     candidate: &Candidate,
     room: &Room,
@@ -91,7 +90,7 @@ fn alternate(
     Ok(())
 }
 
-/// One line about a pass, for whoever waits.
+/// One line of progress about a pass.
 pub(super) fn say(pass: &Pass, rounds: usize) {
     let rate = if pass.load.is_random() {
         format!("{:9.0} reads/s", pass.reads_per_second)

@@ -1,6 +1,6 @@
-//! One reader over more and more replicas of the same rate: what part of their
-//! sum it gets. The rate is fanfs's own `max_rate` over links to one file in
-//! memory, so what ends the line is fanfs and FUSE, not storage.
+//! One reader over a growing number of replicas of the same rate: the share of their sum that it
+//! gets. The rate is fanfs's own `max_rate` over links to one file in memory, so fanfs and FUSE set
+//! the limit, not storage.
 
 use std::fmt::Write as _;
 
@@ -12,11 +12,11 @@ use super::room::Room;
 use super::run::say;
 use super::{Failure, interrupted};
 
-/// Each replica's, bytes a second.
+/// Each replica's rate, bytes per second.
 const RATE: u64 = 100 << 20;
 const REPLICA_KEYS: &str = "max_rate = \"100MiB/s\"\n";
 
-/// How long the replicas take for one pass together.
+/// Time that all replicas together take for one pass.
 const SECONDS: u64 = 3;
 
 /// A line of the plot: a name, and a point for each number of replicas.
@@ -83,7 +83,7 @@ fn at(
     median(its.filter_map(figure).collect())
 }
 
-/// Medians of the part of the sum that one reader got.
+/// Medians of the share of the sum that one reader got.
 pub(super) fn lines(passes: &[Pass]) -> Vec<Line> {
     let (names, counts) = axes(passes);
     let point = |name: &str, count: usize| {

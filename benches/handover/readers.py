@@ -15,7 +15,7 @@ import time
 
 
 def read(tree, mount, name, block, direct, until, seed, queue):
-    # Looked up and opened once: it has to survive.
+    # Looked up and opened once: it must survive.
     expected = os.open(f"{tree}/{name}", os.O_RDONLY)
     file = os.open(f"{mount}/{name}", os.O_RDONLY | (os.O_DIRECT if direct else 0))
     size = os.fstat(expected).st_size

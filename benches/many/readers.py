@@ -34,8 +34,8 @@ def main():
         names = sorted(os.listdir(path))
         files = [os.open(os.path.join(path, name), os.O_RDONLY) for name in names]
         share = [files[i::readers] for i in range(readers)]
-    # Aligned, as what reads large blocks mostly has it: the kernel cuts a direct
-    # read of 1 MiB that is not into two.
+    # Aligned, like most memory for large blocks: the kernel splits an unaligned direct read of 1
+    # MiB.
     block = mmap.mmap(-1, MIB)
     results = [None] * readers
     start = threading.Barrier(readers + 1)
@@ -69,7 +69,7 @@ def main():
     total = sum(n for _, _, n, _ in results)
     longest = max(result[3] for result in results)
     said = f"{total / MIB / took:.1f} {min(times):.3f} {max(times):.3f} {longest * 1000:.0f}\n"
-    # In one go: several of us may share a pipe.
+    # In one write: several readers may share a pipe.
     os.write(sys.stdout.fileno(), said.encode())
 
 

@@ -1,4 +1,4 @@
-//! Whatever is in a volume's file, it is parsed or refused in one line.
+//! Any text of a volume's file is parsed, or refused in one line.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! Whatever comes over the control socket, and whatever the kernel says is mounted,
-//! it is understood or refused in one line.
+//! Any message on the control socket, and any mount table from the kernel, is parsed or refused in
+//! one line.
 //!
-//! The first byte chooses: a request, an answer, or a mount table.
+//! The first byte selects a request, an answer, or a mount table.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use fanfs::explain::ExplainFacts;
 use fanfs::mount_table::MountTable;
 use fanfs::status::Status;
 
-/// Gives the message to who reads it.
+/// Passes the message to its parser.
 pub(crate) fn check_message(data: &[u8]) {
     let Some((&reader, message)) = data.split_first() else { return };
     match reader % 3 {
@@ -23,7 +23,7 @@ pub(crate) fn check_message(data: &[u8]) {
 fn check_request(message: &[u8]) {
     match ControlRequest::parse(message) {
         Ok(request) => {
-            // What is understood is what was meant: written again it is the same.
+            // A parsed message keeps its meaning: written and parsed again it is the same.
             let again = serde_json::to_vec(&request).expect("a request can be written");
             let read = ControlRequest::parse(&again).expect("what was written can be read");
             assert_eq!(format!("{request:?}"), format!("{read:?}"));

@@ -1,19 +1,18 @@
-//! Whatever a provider answers, its parser makes a sound map of it or refuses it
-//! in one line.
+//! From any answer of a provider, its parser makes a sound map, or refuses the answer in one line.
 //!
-//! The first byte chooses the parser, the next eight are the file's size (least
-//! first), the rest is the answer. Where a parser takes more than an answer, the
-//! rest's first line is that: the path for `glusterfs` and the tables, the layout
-//! for `cephfs`, with an OSD map on each further line.
+//! The first byte selects the parser, the next eight are the file's size (little endian), the rest
+//! is the answer. If a parser needs more than an answer, the first line of the rest is that: the
+//! path for `glusterfs` and the tables, the layout for `cephfs`, with an OSD map on each further
+//! line.
 
 use fanfs::placement::{ChunkMap, beegfs, cephfs, exec, glusterfs, hdfs, lustre, maprfs, table};
 use fanfs::volume::{ByteRange, ReplicaSet};
 
-/// Chunks looked at in one map, and regions: a stripe of units of one byte has
-/// as many chunks as the file has bytes.
+/// Number of chunks and regions that are checked in one map: a stripe of one-byte units has as many
+/// chunks as the file has bytes.
 const MAX_CHECKED_CHUNKS: usize = 4000;
 
-/// Gives the answer to its parser.
+/// Passes the answer to its parser.
 pub(crate) fn check_answer(data: &[u8]) {
     let Some((&parser, data)) = data.split_first() else { return };
     let Some((size, answer)) = data.split_first_chunk() else { return };
@@ -70,7 +69,7 @@ fn check<E: ToString>(answer: Result<ChunkMap, E>, size: u64) {
     }
 }
 
-/// What is asked about objects is within the file, in order, and of few of them.
+/// Objects are queried in order, within the file, and only a few of them.
 fn layout(text: &str, size: u64) {
     let layout = match cephfs::parse_layout(text) {
         Ok(layout) => layout,

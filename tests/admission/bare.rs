@@ -1,5 +1,5 @@
-//! No daemon can go on with the mount of one that was killed: it is replaced, and its mount
-//! point is never bare. A program that creates files all the time creates none beneath it.
+//! No daemon can continue the mount of a killed one: the mount is replaced, and its mount point is
+//! never bare. A program that creates files all the time creates none beneath it.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use super::table::Manager;
 use super::with_mounts;
 use super::world::{State, World};
 
-/// Kills the daemon, with its journal gone.
+/// Kills the daemon after removing its journal.
 pub(crate) fn kill_without_journal(world: &World) -> i64 {
     let pid = Pid::from_raw(world.daemon() as i32).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
@@ -30,9 +30,9 @@ pub(crate) fn kill_without_journal(world: &World) -> i64 {
 /// A mounted volume. `beneath` shows the directory under the mount, where a process tries
 /// to create files.
 ///
-/// No thread of the test may do that. A program that the test starts has a copy of the
-/// thread's file, and exec(2) waits for the daemon when it closes that. A daemon that the test
-/// starts would wait for itself, and all reads of its `/proc/PID/environ` with it.
+/// No thread of the test may do that. A program that the test starts has a copy of the thread's
+/// file, and exec(2) waits for the daemon when it closes that copy. A daemon that the test starts
+/// would wait for itself, and so would all reads of its `/proc/PID/environ`.
 struct Covered {
     world: World,
     writer: Option<Child>,
@@ -136,14 +136,14 @@ fn a_hung_replica_leaves_no_bare_mount_point() {
         covered.world.heals();
         covered.world.expect_all_in_service();
         covered.world.expect_whole();
-        // It is kept as the first one was.
+        // The keeper serves it as it served the first one.
         let before = covered.kill();
         covered.expect_another(before);
         covered.world.expect_whole();
     });
 }
 
-/// The same with the descriptor store of systemd in the place of the keeper.
+/// The same with systemd's descriptor store instead of the keeper.
 #[test]
 fn a_hung_replica_leaves_no_bare_mount_point_under_systemd() {
     with_mounts("bare::a_hung_replica_leaves_no_bare_mount_point_under_systemd", || {

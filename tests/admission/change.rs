@@ -32,16 +32,16 @@ fn world() -> World {
     world
 }
 
-/// Looks go to `n1`: what hangs elsewhere is a change, and one replica names the inodes.
+/// Lookups go to `n1`: elsewhere only a change hangs, and one replica names the inodes.
 fn pin_to_n1(world: &World) {
     let text = fs::read_to_string(world.path("v.toml")).unwrap();
     let text = text + "[[affinity]]\npath = \"/**\"\nreplica = \"n1\"\n";
     fs::write(world.path("v.toml"), text).unwrap();
 }
 
-/// Makes one change for each line that it gets, and says the errno or 0. It is a program of
-/// its own: a child of a process that has the file open would close it in execve(2), and wait
-/// there for the hung change.
+/// Makes one change for each input line, and prints the errno or 0. It is a separate program: a
+/// child of a process that has the file open would close it in execve(2), and wait there for the
+/// hung change.
 const CHANGER: &str = "
 import os, sys
 place, name, new, flags = sys.argv[1:5]
@@ -110,7 +110,7 @@ impl Drop for Changer {
     }
 }
 
-/// Waits until so many changes hang in the write replica.
+/// Waits until this many changes hang in the write replica.
 fn expect_hung((world, writer): (&World, usize), all: u64) {
     world.eventually("the change hangs there", || {
         let status = world.status().unwrap_or_default();
@@ -181,7 +181,7 @@ fn an_upgrade_makes_a_hung_write_again() {
 fn an_upgrade_makes_a_hung_change_of_a_name_at_most_once() {
     with_mounts("change::an_upgrade_makes_a_hung_change_of_a_name_at_most_once", || {
         let mut world = world();
-        // The kernel makes the changes of one directory one by one.
+        // The kernel serializes the changes of one directory.
         fs::create_dir(world.path("mnt/d")).unwrap();
         let exclusive = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
         let mut create = Changer::new(&world, "name", "d/made", "", exclusive);
@@ -256,7 +256,7 @@ impl Drop for Nested {
     }
 }
 
-/// How another daemon comes to serve the mount.
+/// How another daemon takes over the mount.
 #[derive(Clone, Copy)]
 enum Way {
     Upgrade,
@@ -335,8 +335,8 @@ fn after_a_kill_nothing_overtakes_a_change_of_the_old_process() {
     with_mounts(name, || overtake_nothing(Way::Kill));
 }
 
-/// A change hangs, and the next daemon has another write replica: the two keep no order of
-/// changes. So that daemon makes none until the old process is through.
+/// A change hangs, and the next daemon has another write replica: the two do not order their
+/// changes. So that daemon makes none until the old process has finished.
 fn change_nothing_through_another_replica(way: Way) {
     let world = World::new("");
     pin_to_n1(&world);
@@ -382,8 +382,8 @@ fn after_a_kill_another_write_replica_overtakes_nothing() {
     with_mounts(name, || change_nothing_through_another_replica(Way::Kill));
 }
 
-/// The daemon that replaces a dead mount has no list of the files that an earlier one may
-/// still change, so it changes nothing until that one is through.
+/// The daemon that replaces a dead mount has no list of the files that an earlier daemon may still
+/// change, so it changes nothing until that daemon has finished.
 #[test]
 fn where_the_mount_is_replaced_nothing_is_overtaken() {
     with_mounts("change::where_the_mount_is_replaced_nothing_is_overtaken", || {

@@ -109,8 +109,8 @@ fn nothing_is_changed_in_a_write_replica_that_is_gone() {
     });
 }
 
-/// What was changed lately is asked of the write replica alone. A change that was not tried
-/// is none.
+/// Only the write replica is asked about recent changes. A change that was not tried does not
+/// count.
 #[test]
 fn a_change_that_is_not_tried_leaves_its_directory_to_the_other_replicas() {
     let name = "gone::a_change_that_is_not_tried_leaves_its_directory_to_the_other_replicas";

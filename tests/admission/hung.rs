@@ -165,7 +165,7 @@ fn write_on(way: Way) {
     std::thread::spawn(move || done.send(fs::read(path).map(|bytes| bytes.len())));
     let read = answer.recv_timeout(Duration::from_secs(60)).expect("an answer");
     if !matches!(way, Way::Kill) {
-        // For `lag` after a kill only the write replica answers for names; `lag` is 0 here.
+        // For `lag` after a kill only the write replica answers lookups; `lag` is 0 here.
         assert!(read.is_ok(), "{read:?}");
     }
     world.heals();

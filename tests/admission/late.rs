@@ -7,8 +7,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::with_mounts;
 use super::world::{State, World};
 
-/// The rule that a replica stays the file system that it was holds for it as well. In
-/// `copies` mode no other rule keeps the wrong one out.
+/// The rule that a replica stays the same file system applies to it as well. In `copies` mode no
+/// other rule keeps the wrong one out.
 #[test]
 fn after_a_kill_no_other_file_system_takes_its_place() {
     with_mounts("late::after_a_kill_no_other_file_system_takes_its_place", || {

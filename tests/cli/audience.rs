@@ -1,5 +1,5 @@
-//! A command ends when it has no audience: its terminal was closed, its reader has gone,
-//! or a signal asks it to end.
+//! A command ends when it has no audience: its terminal was closed, its reader has exited, or a
+//! signal asks it to end.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read};
@@ -44,7 +44,7 @@ fn terminal() -> (File, File) {
     }
 }
 
-/// A command that would run for minutes, in a room of its own.
+/// A command that would run for minutes, in its own room.
 struct Work {
     room: Room,
     args: Vec<&'static str>,
@@ -128,7 +128,7 @@ impl Work {
         child.stdin(input).stdout(copy(&output)).stderr(copy(&error)).spawn().unwrap()
     }
 
-    /// Waits until the command is at work.
+    /// Waits until the command is running.
     fn under_way(&self, child: &mut Child) {
         let pid = child.id();
         self.room.eventually("it has begun", || {
@@ -247,7 +247,7 @@ macro_rules! each {
 
 each!(top trace bench verify status);
 
-/// The commands that have no use without their terminal; the others go on under nohup(1).
+/// The commands that are useless without their terminal; the others continue under nohup(1).
 macro_rules! without_sighup {
     ($($command:ident)*) => {
         mod without_sighup { $(

@@ -1,5 +1,5 @@
-//! Where systemd's automount units or automount(8) mount at the first look: only the process
-//! group that does so gets past the mount point until it is done.
+//! Automounts of systemd's units or automount(8), which mount at the first access: only the process
+//! group that mounts gets past the mount point until the mount is done.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -27,12 +27,12 @@ fn a_look_at_an_automount_mounts_the_volume() {
         let mut said = BufReader::new(automount.stdout.take().unwrap()).lines();
         let mut line = || said.next().unwrap().unwrap();
         assert_eq!(line(), "waits");
-        // In this test's group, not in that of what mounts.
+        // In this test's group, not in the group that mounts.
         let look = Command::new("cat").arg(room.path("mnt/hello")).process_group(0).output();
         assert_eq!(line(), "done", "{options}");
         let look = look.unwrap();
         assert_eq!(String::from_utf8_lossy(&look.stdout), "hello\n", "{options}: {look:?}");
-        // Nothing of it stays in the group that mounts.
+        // No process stays in the group that mounts.
         let group = |pid: i32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
             stat.rsplit(')').next().unwrap().split_whitespace().nth(2).unwrap().to_owned()

@@ -31,7 +31,7 @@ fn run(program: &str, args: &[&str]) {
 }
 
 impl Throttled {
-    /// None where that is not possible here.
+    /// `None` where that is not possible.
     fn new(count: usize, rate: u64, size: u64) -> Option<Self> {
         let parent = Path::new("/sys/fs/cgroup/blkio");
         let is_v1 = ["blkio.throttle.read_bps_device", "cgroup.procs"];
@@ -76,7 +76,7 @@ impl Throttled {
         self.room.path(&format!("r{i}"))
     }
 
-    /// The program, as one of those that the throttle is for.
+    /// The program, in the throttled cgroup.
     fn fanfs(&self, args: &[&str]) -> Output {
         let program = env!("CARGO_BIN_EXE_fanfs");
         let shell = "echo $$ >\"$0/cgroup.procs\" && exec \"$@\"";
@@ -115,7 +115,7 @@ fn row<'a>(report: &'a Value, load: &str, kind: &str, replicas: usize) -> &'a Va
     report["rows"].as_array().unwrap().iter().find(its).unwrap()
 }
 
-/// Nothing is left where the mounts were made.
+/// No file is left where the mounts were made.
 fn expect_nothing_in(tmp: &Path) {
     let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     assert!(!table.contains(&format!("{}/fanfs-bench-", tmp.display())), "{table}");
@@ -123,7 +123,7 @@ fn expect_nothing_in(tmp: &Path) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// How much of the sum fanfs delivers is measured in `benches/`: it depends on the machine.
+/// `benches/` measures the share of the sum that fanfs delivers: it depends on the machine.
 #[test]
 fn throttled_replicas_have_figures_that_agree_and_fanfs_reads_from_all() {
     let Some(lab) = Throttled::new(3, RATE, 128 * MIB) else { return };
@@ -179,8 +179,8 @@ fn throttled_replicas_have_figures_that_agree_and_fanfs_reads_from_all() {
     expect_nothing_in(&lab.tmp());
 }
 
-/// The figures of one round: each replica is as slow as its throttle has it, and the parts are
-/// parts of what they say.
+/// The figures of one round: each replica has its throttle's rate, and shares are computed from the
+/// right totals.
 fn expect_figures_that_agree(report: &Value, load: &str, has_fio: bool) {
     let median = |row: &Value, figure: &str| row[figure]["median"].as_f64().unwrap();
     let rate = |row: &Value| median(row, "mib_per_second");
@@ -203,7 +203,7 @@ fn expect_figures_that_agree(report: &Value, load: &str, has_fio: bool) {
     }
 }
 
-/// With a deadline that a busy machine keeps, if `args` have none.
+/// Adds a deadline that a busy machine meets, if `args` has none.
 fn bench(room: &Room, args: &[&str]) -> Command {
     let deadline = ["--deadline", "1min"];
     let deadline = if args.contains(&"--deadline") { &[][..] } else { &deadline };
@@ -234,10 +234,10 @@ fn a_file_is_made_and_removed_where_that_is_allowed() {
     assert_eq!(names(), ["hello"]);
     expect_nothing_in(&room.path("mnt"));
 
-    // Also where it is interrupted, while it makes the file or reads it.
+    // Also if it is interrupted while it makes or reads the file.
     for (size, signal) in [("64GiB", Signal::INT), ("16MiB", Signal::HUP)] {
         let args = [&["rw.toml", "--make", size, "--rounds", "50"], &SHORT[4..]].concat();
-        // Where nohup(1) runs the tests SIGHUP is ignored, and bench leaves it so.
+        // Under nohup(1) the tests ignore SIGHUP, and bench keeps that setting.
         let bench = [env!("CARGO_BIN_EXE_fanfs"), "bench", "--deadline", "1min"];
         let program = [&["--default-signal=HUP"], &bench[..]].concat();
         let mut child = room.program(Path::new("env"), &[program, args].concat());

@@ -1,4 +1,4 @@
-//! The control socket and peers that mean no good.
+//! The control socket and hostile peers.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -37,17 +37,17 @@ fn peers_that_say_nothing_are_few_and_go() {
     room.expect(&["mount", "v.toml", "mnt"]);
     room.expect(&["status", "mnt"]);
     let (socket, before) = (socket(&room), held(&room));
-    // There is room for others beside some.
+    // A few of these peers leave room for others.
     let silent = |many: usize| (0..many).map(|_| UnixStream::connect(&socket).unwrap());
     let few: Vec<_> = silent(40).collect();
     room.expect(&["status", "mnt"]);
-    // However many there are, there are no more of them in the daemon.
+    // The daemon bounds their number, however many connect.
     let many: Vec<_> = silent(300).collect();
     std::thread::sleep(Duration::from_millis(300));
     let now = held(&room);
     assert!(now[0] < before[0] + 100 && now[1] < before[1] + 8, "{before:?}, then {now:?}");
     drop(many);
-    // Who has said nothing for so long is told good-bye.
+    // The daemon disconnects a peer that stays silent this long.
     let mut first = few.into_iter().next().unwrap();
     first.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(first.read(&mut [0]).unwrap(), 0);
@@ -62,7 +62,7 @@ fn peers_that_never_end_or_never_read_are_cut_off() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let socket = socket(&room);
-    // No line ever ends: what is taken of it is bounded.
+    // A line that never ends: the daemon reads a bounded part of it.
     let mut stream = UnixStream::connect(&socket).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
     let block = [b'x'; 64 << 10];
@@ -71,14 +71,14 @@ fn peers_that_never_end_or_never_read_are_cut_off() {
         taken += written;
         assert!(taken < 8 << 20, "it takes everything");
     }
-    // One byte after the other, for ever: the time is bounded.
+    // One byte at a time, forever: the time is bounded.
     let mut stream = UnixStream::connect(&socket).unwrap();
     let started = Instant::now();
     while stream.write_all(b" ").is_ok() {
         assert!(started.elapsed() < Duration::from_secs(20), "it listens for ever");
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Questions whose answers nobody reads.
+    // Requests whose answers are never read.
     let before = held(&room);
     let unread: Vec<_> = (0..50)
         .map(|_| {

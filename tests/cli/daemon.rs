@@ -1,4 +1,4 @@
-//! Mounting for good: the daemon, its end, its status, mount(8).
+//! Mounting in the background: the daemon, its end, its status, mount(8).
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,8 +21,8 @@ fn pid(room: &Room) -> Pid {
 #[test]
 fn mount_returns_when_the_mount_answers_and_umount_when_the_daemon_has_ended() {
     let room = Room::new();
-    // Reading all its output, as `$(fanfs mount ...)` does, waits for every
-    // process that has it open: the daemon must not.
+    // Reading all its output, as `$(fanfs mount ...)` does, waits for every process that has it
+    // open. The daemon must not keep it open.
     room.expect(&["mount", "v.toml", "mnt"]);
     assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
     let line = room.mounted().unwrap();
@@ -50,7 +50,7 @@ fn a_signal_as_soon_as_there_is_a_mount_unmounts_it() {
     rustix::io::ioctl_fionbio(&full, false).unwrap();
     let mut daemon = {
         let mut daemon = room.fanfs(&["mount", "v.toml", "mnt", "--foreground"]);
-        // Nothing before that.
+        // It logs nothing before that.
         daemon.env("FANFS_LOG", "off,fanfs::daemon::process=info").stderr(full).spawn().unwrap()
     };
     room.eventually("it mounts", || room.mounted().is_some());
@@ -71,7 +71,7 @@ fn a_second_mount_and_a_dead_one_are_told_apart() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("already a mount point"));
     kill_process(pid(&room), Signal::KILL).unwrap();
     room.eventually("the daemon is dead", || fs::metadata(room.path("mnt")).is_err());
-    // Nobody serves that one any more: it is cleaned up.
+    // That mount has no daemon any more: it is cleaned up.
     room.expect(&["mount", "v.toml", "mnt"]);
     assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
     let log = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
@@ -88,7 +88,7 @@ fn a_second_mount_and_a_dead_one_are_told_apart() {
 #[test]
 fn a_dead_mount_is_cleaned_up_at_once() {
     let room = Room::new();
-    // As long as the kernel goes by what it was told of the root.
+    // While the kernel trusts its cached attributes of the root.
     room.volume("v.toml", "", "[fuse]\nattribute_ttl = \"1h\"");
     for _ in 0..3 {
         room.expect(&["mount", "v.toml", "mnt"]);
@@ -123,7 +123,7 @@ fn status_shows_what_was_read() {
     assert_eq!(all.as_array().unwrap().len(), 1);
     let text = String::from_utf8(room.expect(&["status"]).stdout).unwrap();
     assert!(text.contains("r1 ") && text.contains("healthy"), "{text}");
-    // A reader that goes away early is no reason to panic.
+    // A reader that exits early must not cause a panic.
     let mut child =
         room.fanfs(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -145,7 +145,7 @@ fn only_the_owner_may_ask() {
     let socket =
         socket.into_iter().find(|path| path.extension().is_some_and(|e| e == "sock")).unwrap();
     assert_eq!(mode(&socket), 0o600);
-    // Whatever somebody sends there, the daemon stays.
+    // The daemon survives any input there.
     for nonsense in [&b"\n"[..], b"{\"ask\":\"reboot\"}\n", b"\xff\xff\xff\n", &[b'x'; 100_000]] {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         let _ = stream.write_all(nonsense);
@@ -216,7 +216,7 @@ fn as_a_helper_of_mount() {
     room.expect_gone();
 }
 
-/// systemd and `umount -a -O _netdev` go by the table of mount(8), which its helpers write.
+/// systemd and `umount -a -O _netdev` read the table of mount(8), which its helpers write.
 #[test]
 fn that_a_volume_needs_the_network_is_noted_while_it_is_mounted() {
     if !needs::root() {
@@ -239,8 +239,8 @@ fn that_a_volume_needs_the_network_is_noted_while_it_is_mounted() {
     room.expect_gone();
 }
 
-/// Where there can be no links, or a package has none: it starts itself by its own file,
-/// whose name is the helper's.
+/// Where links are impossible, or a package has none: it starts itself by its own file, which has
+/// the helper's name.
 #[test]
 fn as_a_helper_of_mount_that_is_a_copy() {
     let room = Room::new();
@@ -257,7 +257,7 @@ fn as_a_helper_of_mount_that_is_a_copy() {
         let output = room.program(&helper, &args).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let before = served();
-        // It starts itself once more.
+        // It starts itself again.
         room.expect(&["reload", "mnt"]);
         assert_ne!(served(), before);
         room.expect(&["umount", "mnt"]);
@@ -309,7 +309,7 @@ fn the_demo_shows_what_it_promises_and_leaves_nothing() {
             rows.iter().map(|row| row["replicas"].as_u64().unwrap()).collect::<Vec<_>>(),
             [1, 2, 3]
         );
-        // How much faster is for a bench; that all take part is not.
+        // A bench measures the speedup; this test only checks that all replicas take part.
         for share in rows[2]["shares"].as_array().unwrap() {
             assert!(share.as_f64().unwrap() > 0.15, "{rows:?}");
         }
@@ -350,7 +350,7 @@ fn the_launcher_of_an_idle_daemon_does_not_wake_up() {
     };
     let before = slept();
     std::thread::sleep(Duration::from_secs(4));
-    // It may just have been about to sleep.
+    // It may have been about to sleep.
     assert!(slept() <= before + 1, "{before}, {}", slept());
     room.expect(&["umount", "mnt"]);
     room.expect_gone();

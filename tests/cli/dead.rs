@@ -239,7 +239,7 @@ fn a_control_socket_that_was_removed_is_reported() {
     room.expect_gone();
 }
 
-/// The files in the run-time directory whose names end so.
+/// The files in the run-time directory with this suffix.
 fn of_the_daemon(room: &Room, extension: &str) -> Vec<std::path::PathBuf> {
     let all = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
     all.filter(|path| path.extension().is_some_and(|its| its == extension)).collect()
@@ -312,7 +312,7 @@ fn a_missing_journal_is_reported_with_its_path() {
     room.expect_gone();
 }
 
-/// The daemon is replaced while it answers: here, a socket that hangs up plays it.
+/// The daemon is replaced while it answers; a socket that hangs up stands in for it here.
 #[test]
 fn a_daemon_that_is_replaced_before_it_answers_is_reported_as_that() {
     use std::io::{BufRead, BufReader, Read, Write};
@@ -377,7 +377,7 @@ fn a_configuration_that_is_a_fifo_is_refused() {
     room.expect_gone();
 }
 
-/// Without a limit they would read from these for ever.
+/// Without a limit a read of these would never end.
 #[test]
 fn commands_that_read_a_file_refuse_what_is_no_regular_file() {
     let room = Room::new();

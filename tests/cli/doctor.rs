@@ -144,7 +144,7 @@ fn a_sparse_file_is_not_the_sample() {
     assert_eq!((&report["file"], &report["file_bytes"]), (&"data".into(), &(16 * MIB).into()));
 }
 
-/// Is `path`'s own mount.
+/// Whether `path` is its own mount.
 fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     table.lines().any(|line| line.split(' ').nth(4) == path.to_str())

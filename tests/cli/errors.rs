@@ -1,12 +1,12 @@
-//! Whatever is wrong is said in one line, with the right exit status.
+//! Every error is reported in one line, with the right exit status.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 
 use crate::room::Room;
 
-/// Arguments, exit status, and what standard error must be; `{room}` stands for
-/// the room's directory.
+/// Arguments, exit status, and the expected standard error; `{room}` stands for the room's
+/// directory.
 const COMMAND_LINES: &[(&str, i32, &str)] = &[
     (
         "mout v.toml mnt",
@@ -103,7 +103,7 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
     ("./v.toml mnt -o", 2, "fanfs: `-o` needs a list of options"),
 ];
 
-/// What the volume's file says, exit status of `fanfs mount` and its error.
+/// The text of the volume's file, the exit status of `fanfs mount` and its error.
 const VOLUMES: &[(&str, i32, &str)] = &[
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n",
@@ -159,13 +159,13 @@ const VOLUMES: &[(&str, i32, &str)] = &[
     ),
 ];
 
-/// What is not as expected, if anything.
+/// The unexpected result, if any.
 fn check(room: &Room, args: &[&str], status: i32, expected: &str) -> Option<String> {
     let output = room.fanfs(args).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     let here = room.path("").display().to_string();
     let expected = expected.replace("{room}", here.trim_end_matches('/'));
-    // An expectation that ends in a blank is the beginning of the line.
+    // An expectation that ends in a blank is a prefix of the line.
     let as_expected = if expected.ends_with(' ') {
         said.starts_with(&expected) && said.len() > expected.len() + 1
     } else {
@@ -197,7 +197,7 @@ fn wrong_volumes() {
     let mut wrong = Vec::new();
     for (text, status, expected) in VOLUMES {
         fs::write(room.path("t.toml"), text.replace("{room}", here.trim_end_matches('/'))).unwrap();
-        // In the foreground, and as a daemon whose start is waited for.
+        // In the foreground, and as a daemon whose start the command awaits.
         wrong.extend(check(&room, &["mount", "t.toml", "mnt", "--foreground"], *status, expected));
         wrong.extend(check(&room, &["mount", "t.toml", "mnt"], *status, expected));
     }

@@ -1,8 +1,8 @@
-//! No way out of a replica: somebody who may change the replica's tree changes it all
-//! the while, so that paths which led inside lead outside.
+//! No path leads out of a replica: an attacker who may change the replica's tree keeps changing it,
+//! so that paths which led inside lead outside.
 //!
-//! The links that he plants lead out of the replica, and nowhere as the mount's users
-//! see them: what they then get from outside, the daemon gave them.
+//! The planted links lead out of the replica, and to nothing from the mount's users' point of view.
+//! So any outside content that a user gets came through the daemon.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,20 +17,20 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::room::Room;
 
-/// How long paths are changed at least while they are used.
+/// The least time during which paths change while they are used.
 const RACE: Duration = Duration::from_millis(1500);
 
-/// How often at least, however long that takes: a busy machine lets either side wait.
+/// The least number of uses, however long they take: a busy machine delays either side.
 const SWAPS: usize = 1000;
 
-/// By when a machine has swapped and used them so often that is merely busy.
+/// Even a busy machine has swapped and used the paths often enough by then.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const INSIDE: &str = "inside, as everything should be\n";
 const OUTSIDE: &str = "outside, and nobody's business\n";
 
-/// A replica beside what it must not lead to; from the mount point, which is less deep,
-/// the same links lead nowhere.
+/// A replica beside the directory that it must not lead to; from the mount point, which is less
+/// deep, the same links lead to nothing.
 fn room(mode: &str, write: bool, more: &str) -> (Room, PathBuf) {
     let room = Room::new();
     let (tree, outside) = (room.path("tree/replica"), room.path("tree/outside"));
@@ -69,7 +69,7 @@ fn unmount(room: &Room) {
     room.expect(&["umount", "mnt"]);
 }
 
-/// Changes what `dir` and `file` are, all the while.
+/// Keeps changing `dir` and `file`.
 fn swap(tree: &Path, over: &AtomicBool, swapped: &AtomicUsize) {
     while !over.load(Ordering::Relaxed) {
         for (one, other) in [("dir", "dir-link"), ("file", "file-link")] {
@@ -82,7 +82,7 @@ fn swap(tree: &Path, over: &AtomicBool, swapped: &AtomicUsize) {
     }
 }
 
-/// Has `uses` try while paths change, until what they tried was done often `enough`.
+/// Has `uses` try while paths change, until enough tries succeeded (`enough`).
 fn race(room: &Room, uses: &[&(dyn Fn() -> bool + Sync)], enough: impl Fn(&[usize]) -> bool) {
     let (over, tree) = (AtomicBool::new(false), room.path("tree/replica"));
     let swapped = AtomicUsize::new(0);
@@ -125,7 +125,7 @@ fn count(done: &[AtomicUsize]) -> Vec<usize> {
     done.iter().map(|done| done.load(Ordering::Relaxed)).collect()
 }
 
-/// Reads it whole; whether that was possible. What was read is from inside.
+/// Reads the whole file; returns whether that was possible. All bytes must be from inside.
 fn reads(path: &Path) -> bool {
     let Ok(mut file) = File::open(path) else { return false };
     let mut bytes = Vec::new();
@@ -168,7 +168,7 @@ fn reading(more: &str) {
             &|| lists(&dir),
             &|| fs::metadata(dir.join("known-only-outside")).map(|_| panic!("seen")).is_ok(),
             &|| {
-                // What is open is what was opened, or has gone.
+                // The open file is the one that was opened, or it is gone.
                 let mut bytes = vec![0; INSIDE.len()];
                 let read = kept.read_exact_at(&mut bytes, 0).is_ok();
                 assert!(!read || bytes == INSIDE.as_bytes());
@@ -186,9 +186,9 @@ fn who_reads_never_gets_outside() {
     reading("[fuse]\nattribute_ttl = \"0s\"\n");
 }
 
-/// The kernel takes the name for the directory that it was, and asks for what is two levels
-/// below. In `copies` no inode number tells the daemon that another directory is there, so
-/// only the way to it does.
+/// The kernel takes the name for the directory that it was, and asks for an entry two levels below.
+/// In `copies` no inode number shows the daemon that another directory is there; only its path
+/// does.
 #[test]
 fn a_directory_that_has_become_a_link_leads_nowhere() {
     for mode in ["shared", "copies"] {

@@ -1,4 +1,4 @@
-//! As mount(8)'s helper: its flags, its exit statuses, and mount(8) itself.
+//! The helper of mount(8): its flags, its exit statuses, and mount(8) itself.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -52,7 +52,7 @@ fn it_mounts_in_another_name_space() {
         return;
     }
     let room = room();
-    // Somebody who has a mount table of his own, and ends with his standard input.
+    // A process with its own mount table; it ends with its standard input.
     let mut other = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", "echo; read _"])
         .stdin(std::process::Stdio::piped())
@@ -75,8 +75,8 @@ fn it_mounts_in_another_name_space() {
     room.expect_gone();
 }
 
-/// Through mount(8), which finds its helpers in /sbin: in a mount name space where nothing
-/// else is there.
+/// Through mount(8), which finds its helpers in /sbin: in a mount namespace where /sbin has nothing
+/// else.
 #[test]
 fn set_id_bits_and_devices_count_through_mount_where_it_passes_on_that_they_are_to() {
     if !needs::root() {
@@ -97,7 +97,7 @@ fn set_id_bits_and_devices_count_through_mount_where_it_passes_on_that_they_are_
         assert!(line.contains("fuse.fanfs"), "{options}: {line}: {said}");
         ["nosuid", "nodev"].map(|flag| line.split([' ', ',']).any(|word| word == flag))
     };
-    // What mount(8) keeps for itself changes nothing.
+    // Options that mount(8) handles itself change nothing.
     assert_eq!(flags("ro"), [true, true]);
     assert_eq!(flags("ro,suid,dev"), [true, true]);
     assert_eq!(flags("ro,fanfs.suid"), [false, true]);
@@ -109,7 +109,7 @@ fn set_id_bits_and_devices_count_through_mount_where_it_passes_on_that_they_are_
 #[test]
 fn rw_of_a_read_only_volume_is_refused_or_warned_about() {
     let room = Room::new();
-    // Given by the user: one error that names the file and the key.
+    // Set by the user: one error that names the file and the key.
     let refused = room.fanfs(&["mount", "v.toml", "mnt", "-o", "rw"]).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2), "{said}");
@@ -117,7 +117,7 @@ fn rw_of_a_read_only_volume_is_refused_or_warned_about() {
     assert_eq!((said.lines().count(), room.mounted()), (1, None), "{said}");
     room.expect(&["mount", "v.toml", "mnt", "-o", "rw,ro"]);
     room.expect(&["umount", "mnt"]);
-    // By mount(8), which says `rw` by itself.
+    // From mount(8), which adds `rw` itself.
     let helper = room.path("mount.fanfs");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_fanfs"), &helper).unwrap();
     for (options, warnings) in [("rw", 1), ("ro", 0), ("rw,ro", 0)] {

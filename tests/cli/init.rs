@@ -1,4 +1,4 @@
-//! `fanfs init`: what it writes, and what it refuses.
+//! `fanfs init`: its output, and the input that it refuses.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,14 +9,14 @@ use std::process::Command;
 use crate::needs;
 use crate::room::Room;
 
-/// Mounts in a room; unmounted with it.
+/// Mounts in a room; dropping this unmounts them.
 struct Mounts<'a> {
     room: &'a Room,
     points: Vec<PathBuf>,
 }
 
 impl<'a> Mounts<'a> {
-    /// None where this is not root's.
+    /// `None` without root.
     fn new(room: &'a Room) -> Option<Self> {
         if !needs::root() {
             return None;
@@ -45,7 +45,7 @@ impl Drop for Mounts<'_> {
     }
 }
 
-/// Exit status and what it said.
+/// Exit status and output.
 fn refused(room: &Room, args: &[&str]) -> (i32, String) {
     let output = room.fanfs(args).output().unwrap();
     assert_eq!(output.stdout, b"", "{args:?}");
@@ -143,7 +143,7 @@ fn what_cannot_be_a_volume_is_refused() {
     ] {
         assert_eq!(refused(&room, &args), (status, expected), "{args:?}");
     }
-    // Two tmpfs are not one file system, whatever one says.
+    // Two tmpfs are not one file system, whatever the mode.
     let (status, said) = refused(&room, &["init", a, b, "--mode", "shared"]);
     assert_eq!(status, 1);
     assert!(said.starts_with("fanfs: the replicas are not the same file system: "), "{said}");

@@ -21,16 +21,16 @@ use crate::room::{Room, in_a_process};
 /// One request.
 const MIB: usize = 1 << 20;
 
-/// Without a bound the daemon takes so many MiB.
+/// Without a bound the daemon would take this many MiB.
 const WRITERS: usize = 200;
 
-/// The budget, and half of it for all else, KiB.
+/// The budget, and half of it for all other memory, KiB.
 const MOST: u64 = 24 << 10;
 
-/// What writes may take of the budget of 16 MiB.
+/// The part of the budget of 16 MiB that writes may take.
 const SHARE: u64 = 5 << 20;
 
-/// The time in which a daemon without a bound would take all that is sent.
+/// The time in which a daemon without a bound would take all sent bytes.
 const A_WHILE: Duration = Duration::from_secs(2);
 
 /// Runs `body` in a process of its own. A program that another test of this process starts
@@ -79,7 +79,7 @@ impl Volume {
         self.outer.path(&format!("mnt/{name}"))
     }
 
-    /// Each writes 1 MiB to a file of its own.
+    /// Each thread writes 1 MiB to its own file.
     fn writers(&self) -> Vec<JoinHandle<io::Result<()>>> {
         let open = |i| File::options().write(true).open(self.at(i)).unwrap();
         let files: Vec<File> = (0..WRITERS).map(open).collect();
@@ -101,14 +101,14 @@ impl Volume {
         fs::read(self.outer.path(&format!("tree/{i}"))).unwrap() == [7; MIB]
     }
 
-    /// Bytes that are claimed of the budget.
+    /// Claimed bytes of the budget.
     fn buffer_used(&self) -> u64 {
         let status = self.outer.expect(&["status", "mnt", "--json"]).stdout;
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
         status["gauges"]["buffer_used"].as_u64().unwrap()
     }
 
-    /// Nothing is left of it in memory, and the volume is written as before.
+    /// No write stays in memory, and the volume can be written as before.
     fn end(&self) {
         fs::write(self.at("0"), "again").unwrap();
         self.outer.eventually("all is given back", || self.buffer_used() == 0);
@@ -119,7 +119,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // Else what waits for it holds up the other daemons' end.
+        // Otherwise the stopped replica would block the end of other daemons.
         self.written.send(Signal::CONT);
     }
 }
@@ -145,7 +145,7 @@ fn where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on() 
         let volume = Volume::new(WRITERS, "1s");
         let other = File::open(volume.at("other")).unwrap();
         let writers = volume.writers();
-        // A write that finds no room holds this up no longer than the replica may take.
+        // A write without room delays this no longer than the replica's deadline.
         let mut bytes = vec![0; MIB];
         for _ in 0..10 {
             other.read_exact_at(&mut bytes, 0).unwrap();
@@ -188,7 +188,7 @@ fn values_of_attributes_are_within_the_budget_too() {
         thread::sleep(A_WHILE);
         volume.expect_little_memory();
         volume.written.send(Signal::CONT);
-        // Whether a file may have such values is for its file system to say.
+        // The file system decides whether a file may have such values.
         let refused = |setter: JoinHandle<_>| setter.join().unwrap() == Err(Errno::IO);
         let refused = setters.into_iter().map(refused).filter(|is_refused| *is_refused).count();
         assert!(refused > 0, "there was room for all");
@@ -196,9 +196,9 @@ fn values_of_attributes_are_within_the_budget_too() {
     });
 }
 
-/// Opens the files that it is told, and writes 1 MiB to each when it is told to. It is a
-/// program of its own: what this test starts closes the test's files in its exec(2), and would
-/// wait there for the stopped replica.
+/// Opens the files that its input names, and writes 1 MiB to each on command. It is a separate
+/// program: a program that this test starts closes the test's files in its exec(2), and would wait
+/// there for the stopped replica.
 const WRITER: &str = "
 import os, sys, threading
 files = [os.open(name, os.O_WRONLY) for name in sys.argv[1:]]

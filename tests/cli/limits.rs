@@ -1,6 +1,6 @@
-//! What runs out: degraded, never wrong, never dead.
+//! Exhausted resources: fanfs is degraded, but never wrong and never dead.
 //!
-//! The daemon alone is short of something, not this process, which looks at it.
+//! Only the daemon is short of resources; this process, which observes it, is not.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -40,7 +40,7 @@ fn daemon(room: &Room) -> Pid {
     Pid::from_raw(room.daemons()[0]).unwrap()
 }
 
-/// Kibibytes of memory that the daemon has.
+/// Resident memory of the daemon, KiB.
 pub(crate) fn resident(room: &Room) -> u64 {
     let path = format!("/proc/{}/status", daemon(room).as_raw_nonzero());
     let status = fs::read_to_string(path).unwrap();
@@ -52,7 +52,7 @@ fn descriptors(room: &Room) -> usize {
     fs::read_dir(format!("/proc/{}/fd", daemon(room).as_raw_nonzero())).unwrap().count()
 }
 
-/// A volume over three directories that are one.
+/// A volume over three directories that are the same tree.
 fn three(room: &Room, more: &str) {
     room.volume("v.toml", "", &format!("{}\n{more}", third(room)));
 }
@@ -63,7 +63,7 @@ fn third(room: &Room) -> String {
     format!("[[replica]]\npath = \"{}\"\nrequire_mount = false", third.display())
 }
 
-/// Limits the daemon; returns how it was limited before.
+/// Limits the daemon; returns its earlier limits.
 fn limit(room: &Room, resource: Resource, most: u64) -> Rlimit {
     let own = getrlimit(resource);
     let limit = Rlimit { current: Some(most), maximum: own.maximum };
@@ -86,7 +86,7 @@ fn without_descriptors_what_is_open_is_read_and_the_rest_is_told() {
     for i in 0..300 {
         match open(i) {
             Ok(file) => files.push((i, file)),
-            // Ours and everybody's; nothing else.
+            // The limit of the process or of the system; no other error.
             Err(error) => assert!(
                 matches!(errno(&error), Some(Errno::MFILE | Errno::NFILE)),
                 "file {i}: {error}"
@@ -97,7 +97,7 @@ fn without_descriptors_what_is_open_is_read_and_the_rest_is_told() {
     for (i, file) in &files {
         assert_eq!(read(file).unwrap(), content(*i));
     }
-    // Whoever asks is answered, again and again.
+    // Each request is answered, again and again.
     for _ in 0..5 {
         assert_eq!(status(&room)["volume"], "v");
     }
@@ -119,7 +119,7 @@ fn without_descriptors_what_is_open_is_read_and_the_rest_is_told() {
     room.expect_gone();
 }
 
-/// Files that are open at once; the daemon has one descriptor for each at least.
+/// Number of files open at once; the daemon has at least one descriptor for each.
 const OPEN_AT_ONCE: usize = 10_000;
 
 #[test]
@@ -210,10 +210,10 @@ fn without_memory_for_more_threads_and_buffers_nothing_is_wrong_and_nobody_dies(
     for i in 0..16 {
         fs::write(room.path("tree").join(format!("f{i}")), bytes(i, size)).unwrap();
     }
-    // Bytes that are copied need buffers, where pages would not.
+    // Copied bytes need buffers; pages would not.
     three(&room, "[fuse]\nsplice = false\n");
-    // What is left to small things, and less than one buffer or thread; less than what
-    // all that would be made take.
+    // Room for small allocations: from less than one buffer or thread to less than all of them
+    // need.
     for room_for in [16 << 20, 17 << 20, 18 << 20, 20 << 20, 24 << 20] {
         room.expect(&["mount", "v.toml", "mnt"]);
         let pid = daemon(&room);
@@ -288,10 +288,10 @@ fn a_large_directory_is_listed_whole_and_forgotten() {
     room.expect_gone();
 }
 
-/// Entries of a directory that many look into at once, and how many do.
+/// Entries of a directory that many handles list at once, and the number of these handles.
 const LOOKED_INTO: (usize, usize) = (20_000, 150);
 
-/// The rest of an open directory: each name with the offset after it.
+/// The rest of an open directory: each name with its next offset.
 fn rest(dir: &File) -> Vec<(Vec<u8>, u64)> {
     let mut buffer = Vec::with_capacity(64 << 10);
     let mut entries = rustix::fs::RawDir::new(dir, buffer.spare_capacity_mut());
@@ -316,7 +316,7 @@ fn many_handles_on_a_large_directory_stay_within_the_budget() {
     three(&room, "[memory]\nbudget = \"16MiB\"\n[read]\nsegment_size = \"64KiB\"\n");
     room.expect(&["mount", "v.toml", "mnt"]);
     let before = resident(&room);
-    // Each reads some, and then waits.
+    // Each handle reads a part, and then waits.
     let open: Vec<File> = (0..handles)
         .map(|_| {
             let dir = File::open(room.path("mnt/large")).unwrap();
@@ -334,7 +334,7 @@ fn many_handles_on_a_large_directory_stay_within_the_budget() {
     let held = resident(&room);
     println!("{before} KiB, then {held} KiB");
     assert!(held < before + (24 << 10), "{before} KiB, then {held} KiB");
-    // Those that have been left out of memory for others go on all the same.
+    // Listings that were evicted for others continue nevertheless.
     for dir in [&open[0], &open[handles / 2], &open[handles - 1]] {
         rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).unwrap();
         let all = rest(dir);
@@ -355,7 +355,7 @@ fn many_handles_on_a_large_directory_stay_within_the_budget() {
     room.expect_gone();
 }
 
-/// A small file system that goes with the test.
+/// A small file system that is removed with the test.
 pub(crate) struct Small {
     pub(crate) at: std::path::PathBuf,
 }
@@ -395,11 +395,11 @@ fn a_full_write_replica_refuses_writes_and_is_read() {
     let full = fs::write(room.path("mnt/new"), vec![7; 8 << 20]).unwrap_err();
     assert_eq!(full.kind(), ErrorKind::StorageFull, "{full}");
     assert!(fs::read(room.path("mnt/old")).unwrap() == bytes(1, 300_000));
-    // What got there is what is there.
+    // The written part is readable.
     let part = fs::read(room.path("mnt/new")).unwrap();
     assert!(part.len() < 2 << 20 && part.iter().all(|byte| *byte == 7));
     assert_eq!(fs::metadata(small.at.join("new")).unwrap().len(), part.len() as u64);
-    // A full disk is nobody's fault, and with room again it goes on.
+    // A full disk is not the replica's fault, and writes continue once there is room.
     let replicas = status(&room)["replicas"].clone();
     assert!(replicas.as_array().unwrap().iter().all(|r| r["health"] == "healthy"), "{replicas}");
     fs::remove_file(room.path("mnt/new")).unwrap();
@@ -437,7 +437,7 @@ fn a_full_copy_is_read_like_any_other() {
     room.expect_gone();
 }
 
-/// Where Debian's package faketime has it.
+/// The path of Debian's package faketime.
 const FAKETIME: [&str; 2] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
@@ -465,7 +465,7 @@ fn a_clock_that_jumps_disturbs_nobody() {
     set("+0");
     let mut mount = room.fanfs(&["mount", "v.toml", "mnt"]);
     mount.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &clock);
-    // The clock of the day alone, as who sets it can jump no other.
+    // Only the wall clock jumps, as no administrator can change the other clocks.
     mount.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1");
     assert!(mount.status().unwrap().success());
     let file = room.path("mnt/large");

@@ -1,5 +1,5 @@
-//! What a daemon's log tells, and what it keeps to itself: no name of a file, whatever
-//! went wrong with it, at the level that is usual and at `info` of everything.
+//! A daemon's log contains no file names, whatever fails, at the default level and at `info` for
+//! everything.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,11 +12,10 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use crate::needs;
 use crate::room::Room;
 
-/// In every name.
+/// Part of every name.
 const NAME: &str = "telltale";
 
-/// Everything that goes wrong with a file below `dir` of the mount, and with what is
-/// asked about it.
+/// Causes every kind of failure for a file below `dir` of the mount, and for queries about it.
 fn mishaps(room: &Room, dir: &str) {
     let at = |name: &str| room.path("mnt").join(dir).join(name);
     let below = |name: &str| room.path("tree").join(dir).join(name);
@@ -27,18 +26,18 @@ fn mishaps(room: &Room, dir: &str) {
     assert!(
         fs::write(at("telltale-new"), "").is_err() || fs::remove_file(at("telltale-new")).is_ok()
     );
-    // Cut off under who reads it, and gone.
+    // Truncated while it is read, and removed.
     let file = File::open(at("telltale-large")).unwrap();
     fs::OpenOptions::new().write(true).open(below("telltale-large")).unwrap().set_len(100).unwrap();
     let _ = file.read_at(&mut vec![0; 1 << 20], 4 << 20);
     fs::remove_file(below("telltale-large")).unwrap();
     let _ = file.read_at(&mut vec![0; 1 << 20], 8 << 20);
     let _ = fs::metadata(at("telltale-large"));
-    // What the FUSE library knows, and fanfs does not offer.
+    // Calls that the FUSE library knows, and fanfs does not offer.
     let isatty = "import sys\nfor n in sys.argv[1:]: open(n).isatty()";
     let _ = Command::new("python3").args(["-c", isatty]).arg(at("telltale-file")).status();
     let _ = rustix::fs::getxattr(at("telltale-file"), "user.telltale", &mut [0u8; 10][..]);
-    // Asked about by others, well or not.
+    // Providers are asked about it, with and without success.
     let explained = room.fanfs(&["explain"]).arg(at("telltale-file")).output().unwrap();
     assert!(String::from_utf8_lossy(&explained.stdout).contains(NAME));
     let socket = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
@@ -88,8 +87,7 @@ fn no_file_is_named_in_the_log() {
         room.write_volume("v.toml", &placement);
         let text = logged(&room, level);
         assert!(!text.contains(NAME), "{text}");
-        // It says that something went wrong, and does not say more than once that a
-        // call is not known.
+        // It reports a failure, and reports an unknown call only once.
         assert!(text.contains("mounted") && text.contains("no placement"), "{text}");
         assert!(!text.contains("Not Implemented"), "{text}");
     }
@@ -127,7 +125,7 @@ fn copies_that_differ_are_told_without_their_names() {
 
 #[test]
 fn who_asks_for_names_gets_them() {
-    // Else the tests above would show nothing.
+    // Otherwise the tests above would show nothing.
     let room = Room::new();
     room.volume("v.toml", "", "");
     assert!(logged(&room, Some("debug")).contains(NAME));
@@ -145,7 +143,7 @@ fn a_filter_that_cannot_be_read_is_reported() {
     assert!(text.contains("FANFS_LOG is not a valid filter"), "{text}");
 }
 
-/// Mounts a volume with this `[log]`, and without a word of the environment.
+/// Mounts a volume with this `[log]`, and without environment variables.
 fn mount_with(room: &Room, more: &str) {
     room.volume("v.toml", "", more);
     let mut mount = room.fanfs(&["mount", "v.toml", "mnt"]);
@@ -172,7 +170,7 @@ fn lines_of_json_have_what_a_program_looks_for() {
     }
     let mounted = json.iter().find(|line| message(line) == "mounted").unwrap();
     assert_eq!((&mounted["fields"]["volume"], &mounted["level"]), (&"v".into(), &"INFO".into()));
-    // The daemon after the reload logs as it says there.
+    // The daemon after the reload follows the new `[log]`.
     assert!(
         text.iter().any(|line| line.contains("INFO") && line.contains("goes on with")),
         "{log}"
@@ -351,7 +349,7 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
     room.expect_gone();
 }
 
-/// A `[log]` with a line for each request that is nonsense.
+/// A `[log]` that logs a line for each malformed request.
 fn with_a_line_a_request(port: u16, more: &str) -> String {
     format!(
         "[metrics]\nlisten = \"{port}\"\n\
@@ -359,7 +357,7 @@ fn with_a_line_a_request(port: u16, more: &str) -> String {
     )
 }
 
-/// Has the daemon whose metrics are at `port` log so many lines.
+/// Makes the daemon whose metrics are at `port` log this many lines.
 fn have_logged(port: u16, lines: usize) {
     for _ in 0..lines {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -368,7 +366,7 @@ fn have_logged(port: u16, lines: usize) {
     }
 }
 
-/// How many of these lines there are in the files.
+/// The number of these lines in the files.
 fn failed_requests(room: &Room, files: &[&str]) -> usize {
     let text = |name: &&str| fs::read_to_string(room.path(name)).unwrap_or_default();
     let lines = |text: String| text.matches("DEBUG a request for metrics failed").count();

@@ -1,5 +1,5 @@
-//! Metrics as somebody else fetches them, and what is left of them afterwards.
-//! `tests/observability/run` is the same with a Prometheus.
+//! Metrics as another process fetches them, and their removal at the end. `tests/observability/run`
+//! does the same with a Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::machine::timed;
 use crate::needs;
 use crate::room::Room;
 
-/// A port that nobody listened on a moment ago.
+/// A port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -36,7 +36,7 @@ pub(crate) fn get(port: u16, path: &str) -> Option<String> {
     (!answer.is_empty()).then_some(answer)
 }
 
-/// The value of a metric with these labels in them.
+/// The value of a metric that has these labels.
 pub(crate) fn value(text: &str, start: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(start))?.trim().parse().ok()
 }
@@ -60,7 +60,7 @@ fn what_was_read_can_be_fetched() {
         value(&text, &format!("fanfs_replica_reads_total{{volume=\"v\",replica=\"{replica}\"}}"))
     };
     assert_eq!(of("r1").unwrap() + of("r2").unwrap(), 1.0);
-    // Every metric that is announced for such a volume is there.
+    // Every declared metric of such a volume is present.
     for metric in METRICS.iter().filter(|metric| !metric.name.contains("affinity")) {
         assert!(text.contains(&format!("# TYPE {} ", metric.name)), "{}", metric.name);
     }
@@ -93,7 +93,7 @@ fn who_asks_and_does_not_go_on_is_cut_off() {
         room.eventually("somebody else is answered", || {
             get(port, "/metrics").is_some_and(|text| text.contains("fanfs_reads_total"))
         });
-        // Who talks at length as well, with an error.
+        // A peer that sends too much is cut off as well, with an error.
         assert!(!ask(connect(), &large).contains("fanfs_reads_total"));
         fs::read(room.path("mnt/hello")).unwrap();
     });
@@ -112,7 +112,7 @@ fn a_socket_and_a_file_go_with_the_mount() {
         file.display()
     );
     room.volume("v.toml", "", &more);
-    // What a daemon that was killed has left there is in nobody's way.
+    // The files of a killed daemon do not block the next one.
     drop(UnixListener::bind(&socket).unwrap());
     room.expect(&["mount", "v.toml", "mnt"]);
     fs::read(room.path("mnt/hello")).unwrap();
@@ -178,7 +178,7 @@ fn another_address_is_taken_by_a_reload_and_one_that_is_not_free_later() {
     let socket = room.path("v.metrics");
     room.volume("v.toml", "", &listening(&first.to_string()));
     room.expect(&["mount", "v.toml", "mnt"]);
-    // The same one again, while somebody asks there all the time.
+    // The same address again, while another client keeps asking there.
     for _ in 0..3 {
         room.expect(&["reload", "mnt"]);
         room.eventually("it answers", || get(first, "/metrics").is_some());
@@ -226,7 +226,7 @@ fn packaged(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(name)
 }
 
-/// The names of metrics of fanfs in a text.
+/// The names of fanfs metrics in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = text.split(|c| !word(c)).filter(|name| name.starts_with("fanfs_"));

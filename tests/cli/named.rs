@@ -1,4 +1,4 @@
-//! A volume is given to each command as its name, its file, or where it is mounted.
+//! Each command accepts a volume by its name, its file, or its mount point.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,8 +15,8 @@ use serde_json::Value;
 use crate::needs;
 use crate::room::Room;
 
-/// A room with a volume `pets` in an /etc/fanfs of this thread's own; `None` where there cannot
-/// be one.
+/// A room with a volume `pets` in an /etc/fanfs of this thread's own; `None` where that is
+/// impossible.
 fn named() -> Option<Room> {
     if !needs::root() {
         return None;
@@ -27,7 +27,7 @@ fn named() -> Option<Room> {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let apart = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", apart).unwrap();
-    // Copies of other tests' mounts would keep these mounted.
+    // Otherwise other tests' copies of mounts would keep these mounted.
     let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     for line in table.lines().filter(|line| line.contains(" - fuse.fanfs ")) {
         let _ = detach(line.split(' ').nth(4).unwrap(), UnmountFlags::DETACH);
@@ -61,7 +61,7 @@ fn unmount(room: &Room, volume: &str) {
     room.expect_gone();
 }
 
-/// The volume's name, its file, and where it is mounted.
+/// The volume's name, its file, and its mount point.
 fn all_three(room: &Room) -> [String; 3] {
     let mnt = room.path("mnt").display().to_string();
     ["pets".to_owned(), "/etc/fanfs/pets.toml".to_owned(), mnt]
@@ -104,7 +104,7 @@ fn every_command_takes_a_name_a_file_or_a_mount_point() {
         unmount(&room, &volume);
         mount(&room);
     }
-    // A second time, given as where it is mounted already.
+    // A second time, named by its existing mount point.
     fs::create_dir(room.path("second")).unwrap();
     room.expect(&["mount", "mnt", "second"]);
     room.expect(&["umount", "second"]);
@@ -114,7 +114,7 @@ fn every_command_takes_a_name_a_file_or_a_mount_point() {
 #[test]
 fn a_bare_word_is_a_name_in_etc_before_all_else() {
     let Some(room) = named() else { return };
-    // A file and a directory of that name here, and another volume of that name, mounted.
+    // A file and a directory of that name here, and another mounted volume of that name.
     room.volume("pets", "", "");
     rename(room.path("pets"), "pets");
     room.expect(&["mount", "./pets", "mnt"]);
@@ -129,7 +129,7 @@ fn a_bare_word_is_a_name_in_etc_before_all_else() {
     );
     let checked = said(&room.expect(&["check", "./pets"]));
     assert!(checked.contains("volume pets,"), "{checked}");
-    // No such file, here or there: the name of a mounted volume.
+    // No such file, here or in /etc: the name of a mounted volume.
     fs::rename("/etc/fanfs/pets.toml", "/etc/fanfs/cats.toml").unwrap();
     fs::rename(room.path("pets"), room.path("moved")).unwrap();
     room.expect(&["status", "pets"]);
@@ -172,7 +172,7 @@ fn a_dead_mount_is_found_by_all_three() {
         let status = room.fanfs(&["status", &volume]).output().unwrap();
         assert_eq!(status.status.code(), Some(1));
         assert!(said(&status).contains("its daemon has died"), "{}", said(&status));
-        // Its file is the one that has its name.
+        // Its file is the one with its name.
         let checked = said(&room.expect(&["check", &volume]));
         assert!(checked.contains("volume pets,"), "{checked}");
         unmount(&room, &volume);

@@ -1,8 +1,8 @@
-//! The program as an ordinary user starts it, who mounts by fusermount3.
+//! The program as an ordinary user starts it, with mounts by fusermount3.
 //!
-//! Each test has a mount table of its own, where the FUSE device may be opened by
-//! all, as on machines that have udev, and where `/etc/fuse.conf` says what the
-//! test needs. For that it needs root, and becomes somebody else for each command.
+//! Each test has its own mount table, where every user may open the FUSE device, as on machines
+//! with udev, and where `/etc/fuse.conf` has the content that the test needs. That needs root; the
+//! test changes to an ordinary user for each command.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -18,14 +18,13 @@ use super::privileges::of_all_threads;
 use crate::needs;
 use crate::room::Room;
 
-/// Nobody's number.
+/// The user id of `nobody`.
 const USER: u32 = 54_321;
 
-/// What only such a test sees is there, in its own mount table.
+/// Shows that the test runs in its own mount table.
 const OWN: &str = "/mnt";
 
-/// A room of the user's in a mount table of this thread's; `None` where there cannot
-/// be one.
+/// A room of the user's in a mount table of this thread's; `None` where that is impossible.
 fn own_room(fuse_conf: &str) -> Option<Room> {
     if !needs::root() || !needs::program("fusermount3") {
         return None;
@@ -45,7 +44,7 @@ fn own_room(fuse_conf: &str) -> Option<Room> {
     mount_bind(own.join("fuse"), "/dev/fuse").unwrap();
     fs::write(own.join("fuse.conf"), fuse_conf).unwrap();
     mount_bind(own.join("fuse.conf"), "/etc/fuse.conf").unwrap();
-    // fusermount3 wants to know him.
+    // fusermount3 needs an entry for the user.
     let users = fs::read_to_string("/etc/passwd").unwrap();
     let user = format!("{users}fanfs-test:x:{USER}:{USER}::/:/bin/sh\n");
     fs::write(own.join("passwd"), user).unwrap();
@@ -139,7 +138,7 @@ fn an_ordinary_user_writes_in_his_own_name() {
     assert_eq!(done.stdout, b"made\n");
     let made = fs::metadata(room.path("tree/dir/made")).unwrap();
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), USER);
-    // What is root's he may not change.
+    // The user may not change root's files.
     let mut sh = Command::new("sh");
     sh.arg("-c").arg("echo more >>mnt/hello").current_dir(room.path(""));
     assert!(said(&by_user(sh)).contains("Permission denied"));
@@ -171,18 +170,18 @@ fn what_stands_in_an_ordinary_users_way_is_told_in_a_line() {
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(text.contains(why) && text.lines().count() == 1, "{text}");
     };
-    // A directory that is not his.
+    // A directory that does not belong to the user.
     fs::create_dir(Path::new(OWN).join("mnt")).unwrap();
     refused(by_user(room.fanfs(&["mount", "v.toml", "/mnt/mnt"])), "fusermount3:");
     // No helper.
     let mut command = room.fanfs(&["mount", "v.toml", "mnt"]);
     command.env("PATH", room.path("other"));
     refused(by_user(command), "needs fusermount3 (package fuse3)");
-    // A replica that he may not enter.
+    // A replica that the user may not enter.
     fs::set_permissions(room.path("tree"), PermissionsExt::from_mode(0o700)).unwrap();
     refused(by_user(room.fanfs(&["mount", "v.toml", "mnt"])), "Permission denied");
     fs::set_permissions(room.path("tree"), PermissionsExt::from_mode(0o755)).unwrap();
-    // Somebody else's mount.
+    // Another user's mount.
     chown(room.path("run"), Some(0), Some(0)).unwrap();
     room.expect(&["mount", "v.toml", "mnt"]);
     let text = said(&by_user(room.fanfs(&["umount", "mnt"])));
@@ -212,7 +211,7 @@ fn the_run_time_directory_is_the_users_own() {
         command.env("FANFS_TEST_ROOM", &run);
         match xdg {
             Some(xdg) => command.env("FANFS_RUNTIME_DIR", "").env("XDG_RUNTIME_DIR", xdg),
-            // Set and empty is as good as not set.
+            // Set and empty is the same as not set.
             None => command.env("XDG_RUNTIME_DIR", ""),
         };
         by_user(command)
@@ -229,7 +228,7 @@ fn the_run_time_directory_is_the_users_own() {
         expect(&with(&["umount", "mnt"], xdg));
         assert_eq!(socket(&dir), None);
     }
-    // One that somebody else has made is not used.
+    // A directory made by another user is not used.
     fs::remove_dir_all(fallback).unwrap();
     fs::create_dir(fallback).unwrap();
     let refused = with(&["mount", "v.toml", "mnt"], None);

@@ -1,5 +1,4 @@
-//! Placement and affinities as users meet them: what cannot be used is refused,
-//! what is used is shown.
+//! Placement and affinities from the user's view: unusable ones are refused, used ones are shown.
 
 use std::fs;
 
@@ -10,8 +9,8 @@ fn table(room: &Room) -> String {
     format!("[placement]\nprovider = \"table\"\nfile = \"{}\"", table.display())
 }
 
-/// `fanfs check` and `fanfs mount`, in the foreground and not, refuse `v.toml`
-/// for what is wrong with its placement.
+/// `fanfs check` and `fanfs mount`, in the foreground and not, refuse `v.toml` for the error in its
+/// placement.
 fn refused(room: &Room, expected: &str) {
     let begin = format!("fanfs: v.toml: [placement]: {expected}");
     let absolute = format!("fanfs: {}", room.path("v.toml: [placement]: ").display()) + expected;
@@ -24,7 +23,7 @@ fn refused(room: &Room, expected: &str) {
         let output = room.fanfs(args).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        // The daemon is given the absolute path.
+        // The daemon gets the absolute path.
         assert!(said.starts_with(&begin) || said.starts_with(&absolute), "{args:?}: {said}");
         assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
         assert!(output.stdout.is_empty(), "{args:?}");

@@ -1,4 +1,4 @@
-//! What a daemon may do, of what root may.
+//! The capabilities of a daemon that root starts.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -10,10 +10,10 @@ use rustix::thread::CapabilitySet as Set;
 use crate::needs;
 use crate::room::Room;
 
-/// What a thread may do: effective, permitted, bounding.
+/// Capabilities of a thread: effective, permitted, bounding.
 type Sets = [Set; 3];
 
-/// The sets that are seen in any of the daemon's threads.
+/// The sets found in any of the daemon's threads.
 pub(crate) fn of_all_threads(pid: i32) -> BTreeSet<[u64; 3]> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let sets = threads.filter_map(|thread| {
@@ -32,10 +32,10 @@ fn field(pid: i32, name: &str) -> String {
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
 }
 
-/// The daemon of `volume` has exactly this, in each of its threads, after reads,
-/// listings and whatever `work` does.
+/// The daemon of `volume` has exactly this, in each of its threads, after reads, listings and
+/// `work`.
 fn expect(room: &Room, options: &[&str], [used, permitted, programs]: Sets, work: impl FnOnce()) {
-    // Root may not have everything here.
+    // Root may lack some capabilities here.
     let before = rustix::thread::capabilities(None).unwrap().permitted;
     let mut args = vec!["mount", "v.toml", "mnt"];
     args.extend(options);
@@ -45,7 +45,7 @@ fn expect(room: &Room, options: &[&str], [used, permitted, programs]: Sets, work
     work();
     let pid = room.daemons()[0];
     let sets = of_all_threads(pid);
-    // A thread that is another user for its call has nothing of what concerns files.
+    // A thread that is another user for its call has no file capabilities.
     let of_files = Set::CHOWN
         | Set::DAC_OVERRIDE
         | Set::DAC_READ_SEARCH
@@ -69,7 +69,7 @@ fn who_only_reads_may_only_read() {
     }
     let room = Room::new();
     let kept = Set::DAC_READ_SEARCH | Set::SYS_ADMIN | Set::SYS_RESOURCE;
-    // Somebody's private file, in a private directory.
+    // Another user's private file, in a private directory.
     fs::create_dir(room.path("tree/private")).unwrap();
     fs::write(room.path("tree/private/secret"), "secret").unwrap();
     for path in ["tree/private/secret", "tree/private"] {
@@ -85,8 +85,8 @@ fn who_only_reads_may_only_read() {
     });
 }
 
-/// It has other users' data in memory. A process of the same user with all of its
-/// capabilities may look into it, and it leaves a core dump, unless it is not dumpable.
+/// Its memory holds other users' data. A process of the same user with all of its capabilities may
+/// read that memory, and a crash leaves a core dump, unless the daemon is not dumpable.
 #[test]
 fn a_daemon_of_root_is_not_dumpable() {
     if !needs::root() {
@@ -132,7 +132,7 @@ fn set_id_bits_and_devices_count_for_nothing_unless_they_are_asked_for() {
     assert_eq!(flags(&["-o", "dev"]), [true, false]);
 }
 
-/// The caller is outside of the daemon's pid name space.
+/// The caller is outside the daemon's pid namespace.
 #[test]
 fn a_caller_that_the_daemon_does_not_see_has_no_groups_and_waits_for_no_lock() {
     if !needs::root() {
@@ -206,7 +206,7 @@ fn who_writes_may_change_what_is_others() {
     let used = Set::DAC_READ_SEARCH | changes;
     let kept = used | Set::SYS_ADMIN | Set::SYS_RESOURCE | Set::SETFCAP;
     expect(&room, &[], [used, kept, kept], || {
-        // A file of somebody's that is closed to all is root's all the same.
+        // Root may use another user's file whose mode allows nothing.
         let file = room.path("mnt/file");
         fs::write(&file, "1").unwrap();
         chown(&file, Some(1234), Some(1234)).unwrap();
@@ -219,7 +219,7 @@ fn who_writes_may_change_what_is_others() {
         use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, makedev, mknodat, setxattr};
         let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o600));
         mknodat(CWD, room.path("mnt/null"), kind, mode, makedev(1, 3)).unwrap();
-        // Attributes that the kernel keeps for the privileged.
+        // Attributes that only privileged processes may access.
         let capability: &[u8] = &[1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         for (name, value) in [("trusted.x", &b"y"[..]), ("security.capability", capability)] {
             let on_disk = setxattr(room.path("tree/hello"), name, value, XattrFlags::empty());
@@ -241,7 +241,7 @@ fn who_writes_may_change_what_is_others() {
 struct Reserved<'a>(&'a Room);
 
 impl<'a> Reserved<'a> {
-    /// None where that is not possible here.
+    /// `None` where that is not possible.
     fn new(room: &'a Room) -> Option<Self> {
         let image = room.path("image");
         File::create(&image).unwrap().set_len(32 << 20).unwrap();
@@ -307,7 +307,7 @@ fn passthrough_goes_on_without_privileges_in_use() {
     let kept = Set::DAC_READ_SEARCH | Set::SYS_ADMIN | Set::SYS_RESOURCE;
     expect(&room, &[], [Set::DAC_READ_SEARCH, kept, kept], || {
         for _ in 0..3 {
-            // Opened and given back, each time.
+            // Acquired and released each time.
             drop(File::open(room.path("mnt/hello")).unwrap());
         }
         let status = room.expect(&["status", "mnt", "--json"]).stdout;

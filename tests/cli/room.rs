@@ -10,8 +10,8 @@ use tempfile::TempDir;
 const INSIDE: &str = "FANFS_TEST_INSIDE";
 const RAN: &str = "the test ran";
 
-/// Runs `body` in a process of its own: `starts` is the beginning of a command line that
-/// starts it, or `None` where that is not possible, and the test passes.
+/// Runs `body` in its own process: `starts` is the beginning of a command line that starts it, or
+/// `None` where that is not possible, and the test passes.
 #[allow(dead_code)]
 pub(crate) fn in_a_process(
     test: &str,
@@ -32,7 +32,7 @@ pub(crate) fn in_a_process(
     assert!(said.contains(RAN), "{test} is not the test's name");
 }
 
-/// Two trees that are one (`tree`), two that are not (`other`), a mount point.
+/// Two names of one tree (`tree`), two different trees (`other`), a mount point.
 pub(crate) struct Room {
     dir: TempDir,
 }
@@ -82,7 +82,7 @@ impl Room {
         command
     }
 
-    /// Runs the program and expects it to do well.
+    /// Runs the program and expects success.
     pub(crate) fn expect<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Output {
         let output = self.fanfs(args).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -96,7 +96,7 @@ impl Room {
         table.lines().find(|line| line.split(' ').nth(4) == Some(&mnt)).map(str::to_owned)
     }
 
-    /// The daemons that were started in this room.
+    /// The daemons started in this room.
     pub(crate) fn daemons(&self) -> Vec<i32> {
         let wanted = format!("FANFS_RUNTIME_DIR={}", self.path("run").display());
         let process = |entry: fs::DirEntry| {
@@ -112,7 +112,7 @@ impl Room {
         fs::read_dir("/proc").unwrap().filter_map(|entry| process(entry.ok()?)).collect()
     }
 
-    /// Nothing is mounted and no daemon runs, in a moment.
+    /// Soon nothing is mounted and no daemon runs.
     pub(crate) fn expect_gone(&self) {
         self.eventually("everything is gone", || {
             self.mounted().is_none() && self.daemons().is_empty()

@@ -1,5 +1,5 @@
-//! Replicas that a process of their own serves, which is stopped or killed: what a
-//! dead gateway does, by a kernel that knows of it.
+//! Replicas served by a separate process, which is stopped or killed: a dead gateway, as the kernel
+//! sees it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,7 +18,7 @@ fn content() -> Vec<u8> {
     (0..SIZE).map(|i| ((i * 31) >> 7) as u8).collect()
 }
 
-/// A daemon that shows the tree of `room` at a place of its own.
+/// A daemon that mounts the tree of `room` at its own path.
 pub(crate) struct Server {
     pub(crate) room: Room,
 }
@@ -28,7 +28,7 @@ impl Server {
         Self::with(of, "ro")
     }
 
-    /// The same, and it can be written.
+    /// The same, writable.
     pub(crate) fn writable(of: &Room) -> Self {
         Self::with(of, "rw")
     }
@@ -58,14 +58,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // What waits for it would wait for ever.
+        // A process that waits for it would wait forever.
         for pid in self.room.daemons() {
             let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT);
         }
     }
 }
 
-/// A volume over what these servers show.
+/// A volume over the mounts of these servers.
 fn volume(room: &Room, servers: &[&Server], read: &str) {
     fs::write(room.path("tree/data"), content()).unwrap();
     let mut text = format!(
@@ -113,7 +113,7 @@ fn one_that_dies_is_done_without_and_used_again_once_it_is_mounted() {
         reads();
         second(&room)["health"] == "ejected"
     });
-    // The dead mount is removed, and another one put in its place.
+    // The dead mount is removed, and another one mounted in its place.
     server.start();
     let before = second(&room)["bytes"].as_u64();
     room.eventually("it is used again", || {
@@ -153,8 +153,7 @@ fn an_upgrade_goes_on_without_one_that_hangs_and_names_it_and_so_does_a_reload()
 
 const SOON_OVER: &str = "deadline = \"2s\"\ndeadline_all = \"2s\"\nattempt_deadline = \"1s\"";
 
-/// The threads that are inside cannot be ended before their kernel lets go of them;
-/// the mount can.
+/// Threads inside cannot end before their kernel releases them; the mount can.
 #[test]
 fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
     let room = Room::new();
@@ -180,7 +179,7 @@ fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
             fs::metadata(room.path("mnt")).map(drop)
         })
         .unwrap();
-        // Somebody waits while it ends.
+        // A process waits while the mount ends.
         let waiting = scope.spawn(|| fs::read(room.path("mnt/data")));
         thread::sleep(Duration::from_millis(200));
         let ((), took) = timed(|| {
@@ -222,7 +221,7 @@ fn what_waits_when_the_mount_ends_fails_while_a_thread_of_the_daemon_hangs() {
     let file = room.path("mnt/data");
     thread::spawn(move || send.send(fs::read(file)));
     thread::sleep(Duration::from_secs(2));
-    // It has taken the request, and does not see any more that its caller is killed.
+    // It has taken the request, and does not notice that its caller is killed.
     let middle = Pid::from_raw(served_room.daemons()[0]).unwrap();
     kill_process(middle, Signal::STOP).unwrap();
     kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();

@@ -1,4 +1,4 @@
-//! The systemd unit, as far as it can be looked at without systemd running.
+//! Checks of the systemd unit that need no running systemd.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ fn analyze(args: &[&str]) -> Option<Output> {
 fn systemd_understands_the_unit() {
     let Some(output) = analyze(&["verify", "--man=no"]) else { return };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // That fanfs is not installed here is no fault of the unit.
+    // The unit is not at fault if fanfs is not installed here.
     let faults = said.lines().filter(|line| !line.contains("/usr/bin/fanfs is not executable"));
     let faults: Vec<_> = faults.filter(|line| line.contains("fanfs")).collect();
     assert!(faults.is_empty(), "{said}");
@@ -51,7 +51,7 @@ fn the_unit_is_sandboxed() {
 
 #[test]
 fn the_units_mount_is_seen_by_all() {
-    // What gives a service a mount table of its own, and so hides what it mounts.
+    // Settings that give a service its own mount table, and so hide its mounts.
     let hiding = [
         "ProtectSystem",
         "ProtectHome",

@@ -1,5 +1,5 @@
-//! `fanfs verify`: what differs is found and nothing else is, and what a run had
-//! got to is where the next one goes on.
+//! `fanfs verify`: it finds all differences and no others, and a run resumes where the last one
+//! stopped.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ impl Copies {
         file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
     }
 
-    /// Changes one byte on one replica, and not the time.
+    /// Changes one byte on one replica, but not the time.
     fn flip(&self, replica: usize, path: &str, at: u64) {
         let file = File::options().read(true).write(true).open(self.at(replica, path)).unwrap();
         let mut byte = [0];
@@ -76,7 +76,7 @@ impl Copies {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Status and lines of standard output, the summary left out.
+    /// Status and lines of standard output, without the summary.
     fn lines(&self, args: &[&str]) -> (Option<i32>, Vec<String>) {
         let output = self.verify(args);
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -184,7 +184,7 @@ fn names_types_attributes_and_targets_are_compared() {
         "typed: type differs: file on r1 = r3, directory on r2",
         "tree/in: missing on r3, present on r1, r2",
     ]);
-    // Only root can give a file away.
+    // Only root can change a file's owner.
     let expected: Vec<_> =
         expected.into_iter().filter(|line| is_root || !line.contains("owner differs")).collect();
     assert_eq!(copies.lines(&[]), (Some(3), expected.clone()));
@@ -238,7 +238,7 @@ fn a_sample_looks_at_the_first_and_the_last_block_and_the_seed_at_others() {
     );
     let (_, report) = copies.json(&["--sample", "0%"]);
     assert_eq!(report["totals"]["bytes"], 3 * 2 * MIB);
-    // The same seed, the same blocks; some seed finds the one in the middle.
+    // The same seed reads the same blocks; some seed finds the one in the middle.
     let sampled =
         |seed: u64| copies.json(&["middle", "--sample", "20%", "--seed", &seed.to_string()]);
     let reports: Vec<_> = (0..16).map(sampled).collect();
@@ -264,7 +264,7 @@ fn links_are_compared_and_not_followed() {
     }
     let (status, report) = copies.json(&["--full"]);
     assert_eq!((status, &report["totals"]["files"]), (Some(0), &1.into()), "{report}");
-    // Through a link nothing is reached, wherever it leads.
+    // No link is followed, wherever it leads.
     let output = copies.verify(&["out/secret"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("not compared on r1, r2"));
@@ -295,7 +295,7 @@ fn a_rate_is_kept() {
     copies.write("f", &vec![1; 8 * MIB]);
     let began = Instant::now();
     let (status, report) = copies.json(&["--full", "--rate", "8MiB/s"]);
-    // 16 MiB of both, of which the first block of each goes at once.
+    // 16 MiB of both, of which the first block of each is not delayed.
     assert!(began.elapsed() > Duration::from_millis(1700), "{:?}", began.elapsed());
     assert_eq!((status, &report["totals"]["bytes_read"]), (Some(0), &(16 * MIB).into()));
 }
@@ -315,7 +315,7 @@ fn slow() -> Copies {
 const SLOWLY: &[&str] = &["--full", "--rate", "4MiB/s", "--state", "kept", "--json"];
 const ON: &[&str] = &["--full", "--state", "kept"];
 
-/// What is the same of a run that was interrupted and one that was not.
+/// The part that an interrupted and an uninterrupted run have in common.
 fn expect_whole(copies: &Copies, status: Option<i32>, report: &Value) {
     let (whole_status, whole) = copies.json(&["--full"]);
     assert_eq!((status, whole_status), (Some(3), Some(3)));
@@ -345,7 +345,7 @@ fn an_interrupted_run_is_gone_on_with() {
         assert!(said.contains("run it again with --state kept to resume"), "{said}");
         let first = report["totals"]["bytes"].as_u64().unwrap();
         assert!(first > MIB as u64 && first < 19 * MIB as u64, "{first}");
-        // Another command is not this run.
+        // Another command is a different run.
         let other = copies.verify(&["--state", "kept"]);
         assert_eq!(other.status.code(), Some(2));
         let said = String::from_utf8(other.stderr).unwrap();
@@ -353,7 +353,7 @@ fn an_interrupted_run_is_gone_on_with() {
         let (status, report) = copies.json(ON);
         expect_whole(&copies, status, &report);
         assert_eq!(report["before"]["bytes"], first);
-        // What was read before is not read again, nor is what was found forgotten.
+        // Nothing is read twice, and no finding is forgotten.
         let read = report["totals"]["bytes_read"].as_u64().unwrap();
         assert!(read <= (2 * 20 + 4) * MIB as u64, "{read}");
         assert!(!copies.room.path("kept").exists(), "the state of a run that has ended");
@@ -390,7 +390,7 @@ fn a_replica_that_is_absent_or_hangs_is_left_out() {
     copies.set_time(3, "f", 1_000_000);
     assert_eq!(copies.json(&[]).0, Some(3), "a difference counts for more");
 
-    // A file system whose server hangs: one of ours, stopped.
+    // A file system with a hung server: one of ours, stopped.
     let room = &copies.room;
     room.expect(&["mount", "v.toml", "mnt"]);
     let text = fs::read_to_string(room.path("c.toml")).unwrap();

@@ -1,4 +1,4 @@
-//! `fanfs top` and `fanfs trace`, of a volume at work.
+//! `fanfs top` and `fanfs trace`, of a volume in use.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -77,7 +77,7 @@ fn top_shows_rates_files_and_readers_once() {
     let view: Value = serde_json::from_slice(&view).unwrap();
     let number = |of: &str| view["total"][of].as_f64().unwrap();
     assert!(number("bytes_per_second") > 1e6, "{view}");
-    // What is not on whole pages comes in two reads, and the sample may lie between them.
+    // An unaligned read comes in two parts, and the sample may lie between them.
     let least = 0.9 * f64::from(1 << 19);
     assert!((least..=f64::from(1 << 20)).contains(&number("block")), "{view}");
     let shares: f64 =
@@ -197,7 +197,7 @@ fn ctrl_c_ends_a_trace_with_its_sums() {
     unmount(&room);
 }
 
-/// Bytes in what a trace's sums say behind `word`, of all replicas.
+/// Bytes after `word` in a trace's totals, for all replicas.
 fn sum_of(said: &str, word: &str) -> u64 {
     let sizes = said.split(word).skip(1).map(|rest| {
         let mut words = rest.split([' ', ',', '\n']).filter(|word| !word.is_empty());
@@ -253,7 +253,7 @@ fn a_daemon_that_tells_nothing_is_asked_a_few_times() {
     let socket = run.find(is_socket).unwrap();
     unmount(&room);
     let silent = UnixListener::bind(socket).unwrap();
-    // It hears the question, and hangs up.
+    // It receives the request, and hangs up.
     let hear = |stream: io::Result<UnixStream>| {
         let _ = BufReader::new(stream.unwrap()).read_line(&mut String::new());
     };

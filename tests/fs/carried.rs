@@ -1,4 +1,4 @@
-//! What one daemon knows and hands to the next.
+//! The state that one daemon hands to the next.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn look(fs: &Arc<Fs>, who: RequestContext, name: &str) -> FsResult<Ino> {
     ask(fs.namespace.lookup(who, entry(name))).map(|entry| entry.ino)
 }
 
-/// The second replica shows the names of before, as the cache of an NFS mount does.
+/// The second replica shows the old names, like the cache of an NFS mount.
 #[test]
 fn the_next_daemon_knows_what_was_changed_lately() {
     let (written, late) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -47,7 +47,7 @@ fn the_next_daemon_knows_what_was_changed_lately() {
     assert_eq!(names.iter().filter(is_there).count(), 0);
 }
 
-/// The kernel sends again what has no answer, with the same number.
+/// The kernel resends unanswered requests with the same number.
 #[test]
 fn the_next_daemon_takes_back_what_was_entered_and_not_answered() {
     let tree = tempfile::tempdir().unwrap();

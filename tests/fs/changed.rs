@@ -50,7 +50,7 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
         let paths = [0, 1].map(|i| trees[i].path().join(name));
         fs::write(&paths[0], "four").unwrap();
         fs::hard_link(&paths[0], &paths[1]).unwrap();
-        // The kernel is to read the file from the first replica, whose open hangs.
+        // The kernel must read the file from the first replica, whose open hangs.
         let script = Arc::new(FaultScript::default());
         let first =
             FaultInjector::new(DirBackend::open(trees[0].path()).unwrap(), Arc::clone(&script));
@@ -85,8 +85,8 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
     panic!("the first replica opens every file first");
 }
 
-/// A write that waits for memory has not reached the replica, and the kernel shows its bytes
-/// already. Where it drops those pages again, it asks for them.
+/// A write that waits for memory has not reached the replica, but the kernel already shows its
+/// bytes. If the kernel drops those pages, it reads them again.
 #[test]
 fn a_read_that_arrives_after_a_write_gets_what_was_written() {
     let attempts = (0..5).map(|_| {
@@ -105,7 +105,7 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
         let (begins, has_begun) = sync_channel(2);
         let (send, receive) = sync_channel::<FsResult<Vec<u8>>>(1);
         std::thread::scope(|scope| {
-            // The first takes the room of the second, which is then about to wait for it.
+            // The first takes the room of the second, which then waits for it.
             for (handle, bytes) in [(other.handle, 256 << 10), (file.handle, 128 << 10)] {
                 let (fs, begins) = (&fs, begins.clone());
                 scope.spawn(move || {

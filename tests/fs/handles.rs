@@ -1,4 +1,4 @@
-//! A handle is what its number and its inode say together.
+//! A handle is identified by its number and its inode together.
 
 use std::fs;
 
@@ -40,7 +40,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
     assert_eq!((opened.handle.ino, dir.ino), (a, ROOT));
 
     let own = opened.handle;
-    // The number of one with the inode of the other, and a number of another daemon.
+    // One handle's number with the other's inode, and a number of another daemon.
     let wrong = [
         HandleId { ino: b, ..own },
         HandleId { ino: a, ..dir },

@@ -1,4 +1,4 @@
-//! What an open asks of the kernel, where another open of the file comes in between.
+//! The flags of an open's reply, when another open of the file comes in between.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use fanfs::fs::{BackingId, Fs, Ino, KernelOpen, OpenedFile};
 
 use crate::{answer, entry, volume, volume_with, waits_until};
 
-/// A kernel that has time for something else in each call.
+/// A kernel that does something else during each call.
 struct Kernel<F: Fn() + Send + Sync> {
     meanwhile: F,
     notices: AtomicUsize,

@@ -1,5 +1,5 @@
-//! Every order of request, journal entry, answer, kill and resend, for two requests: a
-//! kernel that is a script, and daemons that follow one another by their journals.
+//! Every order of request, journal entry, answer, kill and resend, for two requests: with a
+//! scripted kernel, and daemons that follow one another by their journals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use crate::{ask, ask_read, entry, volume};
 
-/// A request of the kernel; `f` is there, `new` is made.
+/// A request of the kernel; `f` exists, and `new` is created.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ask {
     Lookup,
@@ -76,7 +76,7 @@ const CASES: &[Case] = &[
     Case { before: &[Lookup], asks: [Lookup, OpenDir], in_turn: false },
 ];
 
-/// Length of what every journal begins with, and of a frame's length.
+/// Length of a journal's header, and of a frame's length field.
 const FORM: usize = 16;
 const FRAME: usize = 4;
 
@@ -120,7 +120,7 @@ impl World {
         Self { room, runtime, daemons: std::cell::Cell::new(0) }
     }
 
-    /// A daemon: it continues from a journal where there is one.
+    /// A daemon: it continues from a journal if one exists.
     fn daemon(&self, left: Option<&[u8]>) -> Daemon {
         let number = self.daemons.get();
         self.daemons.set(number + 1);
@@ -147,7 +147,7 @@ impl Daemon {
         fs::read(&self.journal).unwrap()
     }
 
-    /// Carries a request out that comes for the first time, or again, and answers it.
+    /// Executes a request, which is new or resent, and answers it.
     fn carry_out(&self, kernel: &Kernel, sent: Sent, is_again: bool) -> Got {
         if is_again {
             self.fs.open_files.roll_back_request(sent.number);
@@ -234,7 +234,7 @@ fn how() -> WriteOpenOptions {
     }
 }
 
-/// The same bytes that are there.
+/// The bytes that are already there.
 fn written() -> WriteRequest<'static> {
     let (offset, data, who) = (0, &b"f's"[..], None);
     WriteRequest {
@@ -260,15 +260,15 @@ fn ends(bytes: &[u8], begin: usize) -> Vec<usize> {
     ends
 }
 
-/// A kill: what the journal has, what the kernel knows, and what it has no answer to.
+/// A kill: the journal's content, the kernel's knowledge, and its unanswered requests.
 struct Kill {
     left: Vec<u8>,
     kernel: Kernel,
     unanswered: Vec<Sent>,
 }
 
-/// Kills a daemon at each entry that it wrote for requests that it carried out; answers
-/// among those that were due by then got to the kernel, or did not.
+/// Kills a daemon at each entry that it wrote for requests that it executed; of the answers due by
+/// then, any subset reached the kernel.
 fn kills(daemon: &Daemon, begin: usize, kernel: &Kernel, done: &[(Sent, Got, usize)]) -> Vec<Kill> {
     let bytes = daemon.bytes();
     let mut kills = Vec::new();
@@ -293,7 +293,7 @@ fn kills(daemon: &Daemon, begin: usize, kernel: &Kernel, done: &[(Sent, Got, usi
 }
 
 impl Case {
-    /// The first daemon has carried out some of the requests, in this order.
+    /// The first daemon has executed some of the requests, in this order.
     fn run(&self, world: &World, order: &[usize], cases: &mut usize) {
         let (daemon, mut kernel) = (world.daemon(None), Kernel::default());
         for (i, ask) in self.before.iter().enumerate() {
@@ -326,7 +326,7 @@ impl Case {
                     kill.unanswered.retain(|sent| sent.number == first.0);
                 }
             } else {
-                // Requests that this daemon had not got to.
+                // Requests that this daemon has not started.
                 for i in (0..2).filter(|i| !order.contains(i)) {
                     kill.unanswered.push(kernel.send(number(i), self.asks[i]));
                 }
@@ -338,7 +338,7 @@ impl Case {
         }
     }
 
-    /// An entry that was cut off is none.
+    /// An entry that was cut off does not count.
     fn cuts(&self, world: &World, bytes: &[u8], begin: usize) {
         let handles =
             |end: usize| recovered(world.room.path(), &bytes[..end]).unwrap().handle_count();
@@ -349,8 +349,8 @@ impl Case {
         }
     }
 
-    /// The next daemon is sent again what was not answered, in either order; it may be
-    /// killed as well.
+    /// The next daemon gets the unanswered requests again, in either order; it may be killed as
+    /// well.
     fn go_on(&self, world: &World, kill: Kill, more: usize, cases: &mut usize) {
         let mut orders = vec![kill.unanswered.clone()];
         if kill.unanswered.len() == 2 {
@@ -365,7 +365,7 @@ impl Case {
                 let got = daemon.carry_out(&kernel, *sent, true);
                 done.push((*sent, got, daemon.bytes().len()));
             }
-            // A kill before anything happened is the one before.
+            // A kill before anything happened is the same as the one before.
             let is_new = |next: &Kill| next.left.len() > begin;
             if more > 1 && turn == 0 {
                 for next in kills(&daemon, begin, &kernel, &done).into_iter().filter(is_new) {
@@ -387,7 +387,7 @@ impl Case {
         }
     }
 
-    /// A request fails only where it cannot be made again, or its handle was released.
+    /// A request fails only if it cannot be repeated, or its handle was released.
     fn is_fine(&self, sent: Sent, got: Got) {
         let is_released = sent.ask != Release && self.asks.contains(&Release);
         let is_told = got.error == Some(Errno::TIMEDOUT) && sent.ask == CreateExclusive;

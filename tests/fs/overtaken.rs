@@ -1,5 +1,5 @@
-//! Writes that a read overtakes: the kernel has copied the bytes into pages of its cache, and
-//! the read that comes first may have filled these with what was there before.
+//! Writes overtaken by a read: the kernel has copied the bytes into pages of its cache, and the
+//! read that comes first may have filled these pages with the old bytes.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -24,7 +24,7 @@ const READER: u32 = 1;
 const WRITER: u32 = 2;
 const PAGE: u64 = 4096;
 
-/// A kernel that notes which pages it is to drop, and may take long to do it.
+/// A kernel that records the pages it must drop, and may take long to drop them.
 #[derive(Default)]
 struct Kernel {
     dropped: Mutex<Vec<(Ino, ByteRange)>>,
@@ -51,7 +51,7 @@ impl Kernel {
     }
 }
 
-/// A file that is open to be written and to be read.
+/// A file that is open for writing and reading.
 struct Volume {
     fs: Arc<Fs>,
     kernel: Arc<Kernel>,
@@ -101,14 +101,14 @@ impl Volume {
         let (send, receive) = sync_channel(1);
         run(async move { send.send(write.await).unwrap() });
         assert_eq!(receive.recv().unwrap(), Ok(1));
-        // What it may have left to be done counts as a call, from before its reply.
+        // Work left after the reply counts as a call, and starts before the reply.
         if !*self.kernel.is_slow.lock().unwrap() {
             waits_until("the write has ended", || self.fs.gauges().calls == 0);
         }
     }
 }
 
-/// Whether `request` is answered within a moment; else its answer comes later.
+/// Whether `request` is answered within a moment; otherwise its answer comes later.
 fn answered<T: Send + 'static>(
     request: impl Future<Output = FsResult<T>> + Send + 'static,
 ) -> Result<T, Box<dyn FnOnce() -> T>> {
@@ -171,7 +171,7 @@ fn pages_are_dropped_after_no_write_that_no_read_can_have_overtaken() {
     assert_eq!(dropped(), 1);
 }
 
-/// It does not know what the daemon before it has read.
+/// It does not know which pages the earlier daemon has read.
 #[test]
 fn the_next_daemon_takes_the_first_write_of_an_open_file_for_overtaken() {
     let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());

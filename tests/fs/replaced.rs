@@ -1,4 +1,4 @@
-//! A file that has lost its name is asked about where it is open.
+//! Calls about a file without a name go to the replicas that have it open.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::{answer, ask, entry, open, read, volume_of, volume_over};
 
 const ME: RequestContext = RequestContext::DAEMON;
 
-/// A file of two replicas that only the second one has open, and not the write replica.
+/// A file of two replicas that only the second has open; the second is not the write replica.
 struct World {
     trees: [TempDir; 2],
     fs: Arc<Fs>,
@@ -37,7 +37,7 @@ impl World {
         fs::hard_link(second.join("f"), first.join("f")).unwrap();
         let fs = volume_over(&[first, second], CachePolicy::Kernel, &runtime);
         let ino = answer(fs.namespace.lookup(ME, entry("f"))).ino;
-        // The write replica cannot open it, and the other one is to confirm that.
+        // The write replica cannot open it, and the other one must confirm that.
         fs::remove_file(first.join("f")).unwrap();
         let opened = open(&fs, ino);
         Self { trees, fs, ino, opened, _runtime: runtime }
@@ -47,7 +47,7 @@ impl World {
         self.trees[i].path()
     }
 
-    /// Another client puts another file in its place, in both replicas.
+    /// Another client replaces the file in both replicas.
     fn replace(&self) {
         let [first, second] = [0, 1].map(|i| self.path(i).join("f"));
         fs::remove_file(&second).unwrap();
@@ -55,7 +55,7 @@ impl World {
         fs::hard_link(&second, &first).unwrap();
     }
 
-    /// This mount makes a file in its place, or opens the one that is there.
+    /// This mount creates a file in its place, or opens the one that is there.
     fn create(&self) -> Ino {
         let how = WriteOpenOptions {
             access: OpenAccess::ReadWrite,
@@ -101,7 +101,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
     answer(world.fs.namespace.listxattr(ME, world.ino));
 }
 
-/// The kernel takes the name for that of the open file.
+/// The kernel takes the name for the open file's name.
 #[test]
 fn a_removal_of_what_is_in_its_place_leaves_an_open_file_readable() {
     let world = World::new();
@@ -126,8 +126,8 @@ fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
     assert_eq!(read(&fs, &opened), b"older");
 }
 
-/// Two mounts of one export, of which one still believes in what was there before, until it
-/// asks its server for the directory: it finds the file gone when it opens it.
+/// Two mounts of one export. One still caches the old state until it asks its server for the
+/// directory; it notices that the file is gone when it opens it.
 struct Mounts {
     trees: Arc<[TempDir; 2]>,
     scripts: [Arc<FaultScript>; 2],
@@ -141,7 +141,7 @@ struct Mounts {
 const GONE: Fault = Fault::Errno(rustix::io::Errno::STALE);
 const FAILS: Fault = Fault::Errno(rustix::io::Errno::IO);
 
-/// Has the mount wait when it asks for the directory, until its server answers.
+/// Makes the mount wait when it asks for the directory, until its server answers.
 fn believes(script: &FaultScript) {
     let refresh = FaultRule::always(FaultOp::Metadata, Fault::Hang).beneath("");
     script.replace(FaultRule { count: 1, ..refresh });
@@ -149,7 +149,7 @@ fn believes(script: &FaultScript) {
 }
 
 impl Mounts {
-    /// `believing` shows the file, and the other one has it no more.
+    /// `believing` shows the file; the other mount has it no more.
     fn new(believing: usize) -> Self {
         let trees = Arc::new([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()]);
         let scripts = [Arc::new(FaultScript::default()), Arc::new(FaultScript::default())];
@@ -190,7 +190,7 @@ impl Mounts {
 
     fn open_is_stale(&self) {
         let answer = ask(self.fs.open_files.open(ME, self.older, false, &()));
-        // The kernel looks the name up once more then.
+        // The kernel then looks the name up once more.
         assert!(answer.is_err_and(|errno| errno == Errno::STALE));
     }
 
@@ -227,7 +227,7 @@ fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
 
 #[test]
 fn after_estale_a_removed_file_is_not_found_again() {
-    // The mount that has it no more may have to look twice.
+    // The mount that has lost the file may have to look twice.
     for (believing, stale) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let mounts = Mounts::new(believing);
         let first =
@@ -245,7 +245,7 @@ fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
         let mounts = Mounts::new(believing);
         fs::write(mounts.trees[1 - believing].path().join("f"), "a newer one").unwrap();
         let [script, failing] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
-        // The other one alone answers.
+        // Only the other one answers.
         script.replace(FaultRule::always(FaultOp::Any, FAILS).beneath("f"));
         mounts.open_is_stale();
         believes(script);
@@ -260,7 +260,7 @@ fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
 fn a_name_that_was_found_gone_is_not_found_again_before_the_others_have_looked_again() {
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
-        // Only the one that does not believe in it answers.
+        // Only the mount with the new state answers.
         let script = &mounts.scripts[believing];
         script.replace(FaultRule::always(FaultOp::Metadata, FAILS).beneath("f"));
         assert!(is_gone(&mounts.look_up()));
@@ -290,7 +290,7 @@ fn which_of_two_files_is_newer_does_not_depend_on_their_times() {
         let mounts = Mounts::new(believing);
         let new = mounts.trees[1 - believing].path().join("f");
         fs::write(&new, "a newer one").unwrap();
-        // The older one has the later ctime now, and the kernel is told of it.
+        // The older one has the later ctime now, and the kernel gets it.
         let old = mounts.trees[believing].path().join("f");
         let perm = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&old, perm).unwrap();
@@ -330,7 +330,7 @@ fn an_object_that_a_mount_shows_at_a_path_is_not_taken_for_its_servers_answer() 
         script.add(fails);
         let answer = ask(mounts.fs.namespace.listxattr(ME, newer.ino));
         assert!(answer.is_err(), "the attributes of another file");
-        // The other mount is up to date now, and fails; this one still has to ask.
+        // The other mount is up to date now, and fails; this one still has to ask its server.
         fs::rename(&aside, &new).unwrap();
         other.add(fails);
         believes(script);

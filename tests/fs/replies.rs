@@ -1,4 +1,4 @@
-//! Changes that arrive while a reply is sent.
+//! Changes that arrive while a reply is being sent.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use fanfs::volume::ByteRange;
 
 use crate::{answer, ask, entry, open, volume};
 
-/// The time that a wrong write gets to happen.
+/// Time in which a wrong write would happen.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// A reply may consist of pages of the write replica, which a write would change while

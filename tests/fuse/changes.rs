@@ -1,5 +1,5 @@
-//! Files that change underneath: never two versions in one answer, and the new
-//! one soon.
+//! Files that change on the replicas: no answer mixes two versions, and the new version appears
+//! soon.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -70,7 +70,7 @@ fn a_file_that_shrinks_has_no_more_bytes_than_it_has() {
     }
 }
 
-/// As another client truncates a file, and the mounts of the replicas do not know it yet.
+/// As after a truncation by another client that the replicas' mounts have not noticed yet.
 #[test]
 fn a_file_that_is_cut_is_read_to_its_end_while_mounts_believe_the_old_size() {
     for cache in CACHES {
@@ -102,19 +102,19 @@ fn a_new_open_sees_the_new_content() {
         let rig = rig(&vec![b'a'; MIB], cache);
         assert!(fs::read(rig.at("f")).unwrap().iter().all(|byte| *byte == b'a'));
         fs::write(rig.source(0, "f"), vec![b'b'; MIB]).unwrap();
-        // The open itself looks; nothing has to expire first.
+        // The open itself looks; no cached entry has to expire first.
         let got = fs::read(rig.at("f")).unwrap();
         assert!(got.len() == MIB && got.iter().all(|byte| *byte == b'b'), "{cache}");
     }
 }
 
-/// Attributes are asked for again soon.
+/// The kernel asks for attributes again soon.
 const SOON: &str = "[fuse]\nattribute_ttl = \"100ms\"";
 
-/// One hour for attributes: whatever is right is so because of the open.
+/// One hour for attributes: only the open can find the new version.
 const FOR_GOOD: &str = "[fuse]\nattribute_ttl = \"1h\"";
 
-/// Has every replica show `content`, written at one time.
+/// Makes every replica show `content`, written at one time.
 fn rewrite(rig: &Rig, replicas: usize, content: &[u8]) {
     let now = std::time::SystemTime::now();
     for i in 0..replicas {
@@ -124,14 +124,14 @@ fn rewrite(rig: &Rig, replicas: usize, content: &[u8]) {
     }
 }
 
-/// What there is of the open file to who maps it as long as it says it is.
+/// The content of the open file as a program maps it, with the length from its attributes.
 fn mapped(file: &File) -> Vec<u8> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let len = file.metadata().unwrap().len() as usize;
     let none = std::ptr::null_mut();
     // SAFETY: a fresh mapping of an open file, unmapped below.
     let at = unsafe { mmap(none, len, ProtFlags::READ, MapFlags::PRIVATE, file, 0) }.unwrap();
-    // SAFETY: `len` bytes have just been mapped there, and nobody cuts the file now.
+    // SAFETY: `len` bytes have just been mapped there, and no process truncates the file now.
     let content = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }.to_vec();
     // SAFETY: mapped above, and the slice is gone.
     unsafe { munmap(at, len) }.unwrap();
@@ -152,7 +152,7 @@ fn a_new_open_sees_the_new_size() {
             rewrite(&rig, if copies { 3 } else { 1 }, &content);
             match i % 3 {
                 0 => {
-                    // Read to where it ends, whatever it says of itself.
+                    // Read to its end, whatever size its attributes give.
                     let (mut file, mut got) = (File::open(rig.at("f")).unwrap(), Vec::new());
                     let mut block = [0; 65_536];
                     while let n @ 1.. = file.read(&mut block).unwrap() {
@@ -161,7 +161,7 @@ fn a_new_open_sees_the_new_size() {
                     assert!(got == content, "{} of {what}", got.len());
                 }
                 1 => {
-                    // It looks at st_size first.
+                    // The program looks at st_size first.
                     let mut cmp = Command::new("cmp");
                     let said = cmp.arg(rig.at("f")).arg(rig.source(0, "f")).output().unwrap();
                     assert!(said.status.success(), "{what}: {said:?}");
@@ -220,7 +220,7 @@ fn a_file_that_is_replaced_is_another_file() {
     }
 }
 
-/// Has every copy replaced by a file with `content`, at one time.
+/// Replaces every copy by a file with `content`, at one time.
 fn replace(rig: &Rig, copies: usize, content: &[u8]) {
     let now = std::time::SystemTime::now();
     for i in 0..copies {
@@ -249,7 +249,7 @@ fn a_copy_that_is_replaced_is_another_file() {
             replace(&rig, 3, version);
             open.push(File::open(rig.at("f")).unwrap());
         }
-        // In turns, so that they would share pages if they were one inode.
+        // In turns: they would share pages if they were one inode.
         for at in (0..4 * MIB).step_by(MIB / 2) {
             for (file, version) in open.iter().zip(&versions) {
                 let rest = version.len().saturating_sub(at);
@@ -297,7 +297,7 @@ fn what_no_copy_has_any_more_is_stale_and_not_another_file() {
         file.read_exact_at(&mut got, 0).unwrap();
         assert!(got == old[..1000]);
         replace(&rig, 3, &bytes(4 * MIB, 2));
-        // As of an NFS server that does not know of its clients' opens.
+        // As of an NFS server that does not track its clients' opens.
         let forgotten = Fault::Errno(rustix::io::Errno::STALE);
         rig.scripts
             .iter()
@@ -354,15 +354,15 @@ fn what_was_read_ahead_is_not_read_after_a_change() {
         is_ahead(read as u64)
     });
     let newer = bytes(8 * MIB, 4);
-    // Truncated first: what is in memory may be the pages of the older content.
+    // Truncated first: pages in memory may have the older content.
     fs::write(rig.source(0, "f"), &newer).unwrap();
-    // Longer than a version is believed in.
+    // Longer than a version is trusted.
     std::thread::sleep(Duration::from_millis(1100));
     file.read_exact_at(&mut got, read as u64).unwrap();
     assert!(got == newer[read..read + got.len()], "bytes from before the change");
 }
 
-/// The look whether it has changed is not waited for.
+/// The read does not wait for the check whether the file has changed.
 #[test]
 fn what_was_read_ahead_is_read_while_no_replica_answers() {
     let content = bytes(8 * MIB, 3);
@@ -370,11 +370,11 @@ fn what_was_read_ahead_is_read_while_no_replica_answers() {
     let file = File::open(rig.at("f")).unwrap();
     let mut got = vec![0; 2 * MIB];
     file.read_exact_at(&mut got, 0).unwrap();
-    // All of what is fetched for it is here, and more than it has read.
+    // All data fetched for it has arrived, and that is more than it has read.
     let gauges = || rig.status().gauges;
     eventually(|| gauges().segments_in_flight + gauges().segments_waiting == 0);
     assert!(rig.delivered() > got.len() as u64, "nothing was read ahead");
-    // Longer than a version is believed in.
+    // Longer than a version is trusted.
     std::thread::sleep(Duration::from_millis(1100));
     rig.scripts.iter().for_each(|script| script.add(FaultRule::always(FaultOp::Any, Fault::Hang)));
     let mut more = vec![0; 4096];
@@ -383,8 +383,8 @@ fn what_was_read_ahead_is_read_while_no_replica_answers() {
     assert!(took < Duration::from_secs(20), "it has waited for the deadline");
 }
 
-/// As an NFSv4 mount shows a file that another client has removed: the server keeps what is
-/// open, and does not know it by its handle any more.
+/// As an NFSv4 mount shows a file that another client has removed: the server keeps the open file,
+/// but no longer knows it by its handle.
 #[test]
 fn an_open_file_that_can_only_be_read_is_read() {
     for cache in CACHES {
@@ -397,7 +397,7 @@ fn an_open_file_that_can_only_be_read_is_read() {
         let mut got = vec![0; 4096];
         file.read_exact_at(&mut got, 0).unwrap();
         fs::remove_file(rig.source(0, "f")).unwrap();
-        // Removing it is another version of it, which nothing has been read of yet.
+        // The removal makes another version of it, of which nothing has been read yet.
         eventually(|| file.metadata().unwrap().nlink() == 0);
         let stale = Fault::Errno(rustix::io::Errno::STALE);
         rig.scripts[0].add(FaultRule::always(FaultOp::Metadata, stale).beneath("f"));
@@ -412,8 +412,8 @@ fn an_open_file_that_can_only_be_read_is_read() {
     }
 }
 
-/// As a rename over an open file does by itself, where it comes between a
-/// replica's look at the name and at the attributes.
+/// As after a rename over an open file that happens between a replica's look at the name and its
+/// look at the attributes.
 #[test]
 fn a_file_that_changes_its_attributes_and_then_loses_its_name_stays_readable() {
     for cache in CACHES {
@@ -430,8 +430,8 @@ fn a_file_that_changes_its_attributes_and_then_loses_its_name_stays_readable() {
     }
 }
 
-/// A writer stamps the whole file again and again, each time with one byte and
-/// in one rename; readers must never get two stamps in one file.
+/// A writer stamps the whole file again and again, each time with one byte and in one rename;
+/// readers must never get two stamps in one file.
 #[test]
 fn no_answer_is_put_together_from_two_versions() {
     for cache in CACHES {
@@ -452,8 +452,8 @@ fn no_answer_is_put_together_from_two_versions() {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while Instant::now() < until {
-                        // A file that is replaced while it is being opened may
-                        // be stale; that is an error and not wrong data.
+                        // A file that is replaced while it is being opened may be stale; that is an
+                        // error and not wrong data.
                         let Ok(content) = fs::read(rig.at("f")) else { continue };
                         let other = content.iter().position(|byte| *byte != content[0]);
                         assert!(other.is_none(), "mixed from byte {other:?}, {cache}");

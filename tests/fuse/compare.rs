@@ -1,4 +1,4 @@
-//! Copies that have the same size and time, and perhaps not the same bytes.
+//! Copies with equal size and time, but possibly different bytes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,19 +10,19 @@ use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
-/// Three copies of a file `f`, read directly, so that every read is one.
+/// Three copies of a file `f`, read directly, so that every read reaches fanfs.
 fn copies(content: &[u8], read: &'static str) -> Rig {
     let room = tree();
     fs::write(root(&room).join("f"), content).unwrap();
     let rig = mount(room, &Setup { copies: true, read, ..Setup::default() });
-    // So that all take part.
+    // So that all replicas take part.
     for script in &rig.scripts {
         script.add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(2))));
     }
     rig
 }
 
-/// Gives one copy other bytes, at the same time.
+/// Gives one copy other bytes, with the same time.
 fn spoil(rig: &Rig, copy: usize, content: &[u8]) {
     let path = rig.source(copy, "f");
     let time = fs::metadata(&path).unwrap().modified().unwrap();
@@ -30,8 +30,8 @@ fn spoil(rig: &Rig, copy: usize, content: &[u8]) {
     File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
 }
 
-/// Reads the file once; how many of its blocks were as `content` has them, and how
-/// many were not.
+/// Reads the file once; returns how many of its blocks had the bytes of `content`, and how many did
+/// not.
 fn read(rig: &Rig, content: &[u8]) -> (usize, usize) {
     let file = File::open(rig.at("f")).unwrap();
     let mut buf = vec![0; MIB];
@@ -100,7 +100,7 @@ fn it_is_read_again_when_it_has_been_mended() {
         file.set_modified(later).unwrap();
     }
     let before = rig.status().replicas[1].counters.bytes;
-    // As long as the kernel may trust the old attributes.
+    // For as long as the kernel may trust the old attributes.
     rig.eventually("it takes part again", |s| {
         read(&rig, &content);
         s.replicas[1].counters.bytes > before
@@ -156,7 +156,7 @@ fn nothing_is_compared_where_that_is_not_wanted() {
 fn a_reader_does_not_wait_for_it() {
     let content = bytes(24 * MIB, 1);
     let rig = copies(&content, "cache = \"direct\"\ncompare = \"100%\"");
-    // The deciding one serves, and then hangs.
+    // The deciding replica serves, and then hangs.
     assert_eq!(read(&rig, &content), (24, 0));
     rig.scripts[0].replace(FaultRule::always(FaultOp::Read, Fault::Hang));
     let began = std::time::Instant::now();
@@ -164,8 +164,7 @@ fn a_reader_does_not_wait_for_it() {
         assert_eq!(read(&rig, &content), (24, 0));
     }
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-    // What hangs is four blocks of memory at most.
-    // Often enough for a busy machine to see some of it.
+    // At most four blocks of memory hang. Often enough even if the machine is busy.
     rig.within_budget(|| (0..20).for_each(|_| assert_eq!(read(&rig, &content), (24, 0))));
     rig.scripts[0].heal();
     rig.expect_quiet();

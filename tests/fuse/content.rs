@@ -1,4 +1,4 @@
-//! What is read is what is there, however it is read.
+//! Reads return the file's bytes, however they are made.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -46,7 +46,7 @@ fn sequentially_in_blocks_of_every_size() {
                     }
                 }
                 assert!(got == content, "block {block}, {}, copies {copies}", setup.read);
-                // The next block size is to be read by fanfs, not from the page cache.
+                // fanfs must serve the next block size, not the page cache.
                 rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
                 rounds += 1;
                 let delivered = rig.status().counters.bytes_delivered;
@@ -106,8 +106,8 @@ fn by_mmap() {
         let file = File::open(rig.at("data")).unwrap();
         let len = file.metadata().unwrap().len() as usize;
         for kind in [MapFlags::PRIVATE, MapFlags::SHARED] {
-            // SAFETY: a fresh mapping of an open file, not written by anybody
-            // while it is looked at, unmapped below.
+            // SAFETY: a fresh mapping of an open file that no process writes while it is read;
+            // unmapped below.
             let mapped = unsafe {
                 rustix::mm::mmap(
                     std::ptr::null_mut(),
@@ -148,7 +148,7 @@ fn sixty_four_readers_of_one_file_fetch_it_about_once() {
         for reader in readers {
             reader.join().unwrap();
         }
-        // Each byte once, and some again that was given up in between.
+        // Each byte once, and some again that were abandoned in between.
         let delivered = rig.delivered();
         assert!(delivered <= 2 * content.len() as u64, "{delivered} bytes, {}", setup.read);
         rig.expect_quiet();
@@ -175,14 +175,14 @@ fn random_readers_cost_what_they_ask_for() {
 fn all_replicas_take_part_in_one_sequential_read() {
     let (rig, content) = one_file(48 * MIB, &Setup::default());
     for script in &rig.scripts {
-        // Slow enough that one replica alone is not.
+        // Slow enough that one replica alone does not suffice.
         let delay = fanfs::backend::Fault::Delay(std::time::Duration::from_millis(5));
         script.add(fanfs::backend::FaultRule::always(fanfs::backend::FaultOp::Read, delay));
     }
     assert!(fs::read(rig.at("data")).unwrap() == content);
     for replica in rig.status().replicas {
         let share = replica.counters.bytes as f64 / content.len() as f64;
-        // That it takes part; how much is for a bench, on a machine at rest.
+        // A bench on an idle machine measures the shares; this checks that each takes part.
         assert!(share > 0.05, "{} read {share} of the file", replica.name);
     }
 }
@@ -210,7 +210,7 @@ fn sparse_files_of_five_tebibytes() {
     assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), END);
 }
 
-/// As on the file systems beneath: the kernel leaves both to each of them.
+/// As on the underlying file systems: the kernel leaves both to the file system.
 #[test]
 fn there_are_no_data_and_no_hole_before_a_files_start_or_behind_its_end() {
     for write in [false, true] {
@@ -262,7 +262,7 @@ fn auto_keeps_what_fits_and_reads_large_files_anew() {
     let room = tree();
     let small = bytes(MIB, 1);
     fs::write(root(&room).join("small"), &small).unwrap();
-    // Sparse, and larger than a quarter of anybody's memory.
+    // Sparse, and larger than a quarter of any machine's memory.
     File::create(root(&room).join("large")).unwrap().set_len(8 << 40).unwrap();
     let rig = mount(room, &Setup::default());
     let twice = |name: &str| {
@@ -280,7 +280,7 @@ fn auto_keeps_what_fits_and_reads_large_files_anew() {
     assert_eq!(again, MIB as u64);
 }
 
-/// Bytes that were read ahead are those of when they were read.
+/// Bytes that were read ahead are the bytes at that time.
 #[test]
 fn without_splice_readahead_is_a_copy() {
     let room = tree();
@@ -295,7 +295,7 @@ fn without_splice_readahead_is_a_copy() {
         let g = status.gauges;
         g.buffer_used >= 2 * MIB as u64 && g.segments_in_flight + g.segments_waiting == 0
     });
-    // In place, so that there is no other version for an open handle to find.
+    // In place, so that an open handle finds no other version.
     File::options().write(true).open(rig.source(0, "f")).unwrap().write_all_at(&new, 0).unwrap();
     file.read_exact_at(&mut got[MIB..2 * MIB], MIB as u64).unwrap();
     assert!(got[..2 * MIB] == old[..2 * MIB], "not what was read ahead");

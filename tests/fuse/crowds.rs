@@ -1,4 +1,4 @@
-//! Many readers, many open files, and little memory for them.
+//! Many readers and open files with little memory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,10 +11,10 @@ use crate::rig::{Rig, Setup, bytes, mount, root, tree};
 const MIB: usize = 1 << 20;
 const KIB: usize = 1024;
 
-/// Longer than any window here.
+/// Longer than any readahead window here.
 const LEN: usize = 6 * MIB;
 
-/// Files f0, f1, ... of about `len` bytes, no two alike.
+/// Files f0, f1, ... of about `len` bytes, all different.
 fn many_files(count: usize, len: usize, setup: &Setup) -> Rig {
     let room = tree();
     for i in 0..count {
@@ -60,8 +60,7 @@ fn many_files_at_once_never_exceed_the_budget() {
     rig.expect_quiet();
 }
 
-/// Each thread takes turns among its files: all of them are open and partly read
-/// while the others are.
+/// Each thread alternates among its files, so all of them are open and partly read at once.
 #[test]
 fn two_hundred_open_files_share_a_small_budget() {
     const FILES: usize = 200;
@@ -92,8 +91,8 @@ fn two_hundred_open_files_share_a_small_budget() {
     }
 }
 
-/// Starts reading `len` bytes at the start of each of these files, one after the
-/// other, each once the one before is under way.
+/// Starts reading `len` bytes at the start of each of these files, each once the one before is in
+/// flight.
 fn demand<'s>(
     rig: &'s Rig,
     scope: &'s thread::Scope<'s, '_>,
@@ -120,8 +119,7 @@ fn who_waits_for_data_is_given_the_memory_of_what_was_not_sent() {
     let rig = many_files(7, LEN, &setup);
     rig.scripts[0].add(FaultRule::always(FaultOp::Read, Fault::Hang));
     thread::scope(|scope| {
-        // Three readers and their windows have all that readahead may have; two
-        // more take the rest.
+        // Three readers and their windows use all memory of readahead; two more take the rest.
         let mut readers = demand(&rig, scope, 0..3, 512 * KIB);
         rig.eventually("the windows are open", |status| status.gauges.buffer_used == 7 << 20);
         readers.extend(demand(&rig, scope, 3..7, 512 * KIB));
@@ -181,8 +179,8 @@ fn what_was_read_in_part_by_who_is_idle_makes_room_for_others() {
 
 #[test]
 fn reads_that_overlap_anyhow_are_answered_with_little_memory() {
-    // What others fetch leaves gaps of any length in what waits for memory, and
-    // pages that two want are wanted while they arrive.
+    // Other fetches leave gaps of any length in a read that waits for memory, and pages that two
+    // readers want are requested while they arrive.
     const READERS: u64 = 24;
     for read in [
         "cache = \"direct\"\nsegment_size = \"256KiB\"",
@@ -200,7 +198,7 @@ fn reads_that_overlap_anyhow_are_answered_with_little_memory() {
             thread::scope(|scope| {
                 for reader in 0..READERS {
                     scope.spawn(move || {
-                        // Every second one reads a file that fewer do.
+                        // Every second one reads a file with fewer readers.
                         let i = if reader % 2 == 0 { 0 } else { 1 + reader as usize % 4 };
                         let (file, all) = (open(rig, i), &all[i]);
                         let mut x = reader + 1;

@@ -11,13 +11,13 @@ use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
-/// One request, wherever it begins in memory.
+/// One request, whatever the alignment of its memory.
 const HALF: usize = MIB / 2;
 
-/// The time that a wrong call gets to happen.
+/// Time in which a wrong call would happen.
 const A_WHILE: Duration = Duration::from_millis(200);
 
-/// Three replicas, of which the second is written, and a file that is read direct.
+/// Three replicas, the second one the write replica, and a file that is read direct.
 fn rig() -> Rig {
     let room = tree();
     fs::write(root(&room).join("f"), bytes(2 * MIB, 1)).unwrap();
@@ -129,14 +129,14 @@ fn a_write_that_was_given_up_beside_a_read_is_not_begun_later() {
     assert!(fs::read(rig.source(1, "f")).unwrap() == bytes(2 * MIB, 1));
 }
 
-/// The read began before anything could write the file, and one of its segments came
-/// before the write, the other one after it.
+/// The read started before the file had a writer. One of its segments arrived before the write, the
+/// other one after it.
 #[test]
 fn a_read_that_was_overtaken_by_a_write_is_not_half_of_it() {
     let room = tree();
     fs::write(root(&room).join("f"), bytes(MIB, 1)).unwrap();
     let read = "cache = \"direct\"\nsegment_size = \"64KiB\"\nreadahead_max = \"0B\"";
-    // The segments that have come are copies, not pages of the replica.
+    // The segments that have arrived are copies, not pages of the replica.
     let rest = "[fuse]\nsplice = false\n";
     let rig = mount(room, &Setup { replicas: 1, write: true, read, rest, ..Setup::default() });
     let reader = File::open(rig.at("f")).unwrap();

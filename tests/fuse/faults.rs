@@ -27,7 +27,7 @@ fn after(rig: &Rig, replica: usize, after: u64, fault: Fault) {
     rig.scripts[replica].add(FaultRule { after, ..FaultRule::always(FaultOp::Read, fault) });
 }
 
-/// Reads the whole file and says how long the longest read(2) took.
+/// Reads the whole file and returns the longest read(2)'s time.
 fn read_all(rig: &Rig, content: &[u8]) -> Duration {
     let file = File::open(rig.at("f")).unwrap();
     let mut longest = Duration::ZERO;
@@ -74,7 +74,7 @@ fn one_of_three_hangs_in_the_middle() {
     rig.scripts[2].heal();
     after(&rig, 2, 3, Fault::Hang);
     let longest = read_all(&rig, &content);
-    // Below the deadline of 30 s; how much below is a matter of the machine.
+    // Below the deadline of 30 s; the margin depends on the machine.
     assert!(longest < PATIENCE, "{longest:?}");
     let status = rig.status();
     assert!(status.counters.hedges > 0, "nothing hung: {:?}", status.counters);
@@ -211,7 +211,7 @@ fn the_session_goes_on_while_small_reads_hang() {
     rig.expect_quiet();
 }
 
-/// Replicas have answered soon before, so session threads make the calls themselves.
+/// Replicas have answered recently, so session threads make the calls themselves.
 #[test]
 fn the_session_goes_on_while_metadata_calls_hang_and_they_end_at_their_deadline() {
     // More callers than session threads. Their calls take all threads of the replicas before
@@ -251,7 +251,7 @@ fn the_session_goes_on_while_metadata_calls_hang_and_they_end_at_their_deadline(
         }
     });
     rig.scripts.iter().for_each(|script| script.heal());
-    // A name whose lookup has just ended so ends so once more.
+    // A lookup of a name that has just timed out fails at once.
     rig.eventually("the calls return", |_| fs::metadata(path("hung", 0)).is_ok());
     rig.expect_quiet();
 }
@@ -274,7 +274,7 @@ fn what_only_a_hung_replica_could_bring_keeps_no_memory() {
             scope.spawn(move || file.read_at(&mut vec![0; APART], (i * APART) as u64).unwrap_err());
         }
     });
-    // What is inside the hung replica is left to it, and nothing else.
+    // Only the read inside the hung replica stays.
     let inside = (4 + 4) * APART as u64;
     rig.eventually("nothing waits, and memory is given back", |status| {
         status.gauges.segments_waiting == 0 && status.gauges.buffer_used <= inside

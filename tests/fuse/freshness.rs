@@ -1,5 +1,5 @@
-//! A change through this mount is seen there at once, though the mounts of the
-//! other replicas are other clients, which show names and attributes of before.
+//! A change through this mount is visible there at once, though the mounts of the other replicas
+//! are other clients, which show old names and attributes.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,18 +14,18 @@ use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
-/// The kernel asks for everything, each time.
+/// The kernel caches nothing: it asks each time.
 const SECOND: &str = "[fuse]\nattribute_ttl = \"0s\"\n[write]\nreplica = \"r2\"\n";
 
 const DIRECT: &str = "cache = \"direct\"";
 
-/// As many looks as find each replica's answer, if it is asked.
+/// Enough lookups to find each replica's answer, if it is asked.
 const LOOKS: usize = 12;
 
-/// Enough for each replica to be asked about one.
+/// Enough names that each replica is asked about one.
 const LINKS: [&str; 8] = ["d/a", "d/b", "d/c", "d/d", "d/e", "d/f", "d/g", "d/h"];
 
-/// Some files, and two replicas that go on showing them as they are now.
+/// Some files, and two replicas that keep showing their current state.
 fn rig() -> Rig {
     let room = tree();
     for dir in ["d", "e", "e/below"] {
@@ -71,14 +71,14 @@ fn own_changes_are_seen_at_once() {
         assert_eq!(mode, 0o604, "{look}");
         assert_eq!(names(&rig, ""), names_of_source(&rig), "{look}");
     }
-    // By other names of the same file, which nothing has looked up so far.
+    // By other names of the same file, which were never looked up.
     for link in LINKS {
         assert_eq!(fs::metadata(rig.at(link)).unwrap().len(), 13, "{link}");
     }
     rig.expect_quiet();
 }
 
-/// The mount of another replica may show the free space of before.
+/// The mount of another replica may show the old free space.
 #[test]
 fn the_free_space_is_asked_of_the_write_replica_alone_after_a_change() {
     let rig = rig();
@@ -96,15 +96,15 @@ fn names_of_source(rig: &Rig) -> BTreeSet<OsString> {
     fs::read_dir(rig.source(0, "")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
 }
 
-/// An answer is on its way while the file is changed, and another replica still shows
-/// the version of that answer: a read brings the newer one.
+/// An answer is in flight while the file is changed, and another replica still shows the version of
+/// that answer: a read returns the newer one.
 #[test]
 fn a_late_answer_of_an_older_version_does_not_replace_the_newer_one() {
     let room = tree();
     fs::write(root(&room).join("f"), "old").unwrap();
     let setup = Setup { replicas: 2, write: true, read: DIRECT, rest: SECOND, ..Setup::default() };
     let rig = mount(room, &setup);
-    // From now on the write replica alone is asked about it.
+    // From now on only the write replica is asked about it.
     fs::set_permissions(rig.at("f"), fs::Permissions::from_mode(0o604)).unwrap();
     rig.lags(0);
     let open = File::open(rig.at("f")).unwrap();
@@ -117,10 +117,10 @@ fn a_late_answer_of_an_older_version_does_not_replace_the_newer_one() {
         }
         nix::unistd::truncate(own.as_str(), 5).unwrap();
         rig.let_go();
-        // It was asked for before the change, so it may say either.
+        // It was requested before the change, so either answer is right.
         assert!([3, 5].contains(&look.join().unwrap()));
     });
-    // One read, as the next one would look for a new end.
+    // One read, because the next one would look for a new end.
     let mut got = [0; 100];
     let n = open.read_at(&mut got, 0).unwrap();
     assert_eq!(&got[..n], b"old\0\0");
@@ -128,8 +128,8 @@ fn a_late_answer_of_an_older_version_does_not_replace_the_newer_one() {
     rig.expect_quiet();
 }
 
-/// After the last close of a writer: a replica whose open shows the version before is
-/// left alone, and one that shows the new version is read once it has opened the file.
+/// After the last close of a writer: a replica whose open shows the old version is left out, and
+/// one that shows the new version is read once it has opened the file.
 #[test]
 fn after_the_last_close_a_replica_is_read_once_its_own_open_shows_the_new_version() {
     let room = tree();
@@ -166,11 +166,11 @@ fn after_the_last_close_a_replica_is_read_once_its_own_open_shows_the_new_versio
     rig.expect_quiet();
 }
 
-/// Two handles, one whose reads the kernel caches and one whose reads it does not.
+/// Two handles: the kernel caches the reads of one and not of the other.
 #[test]
 fn cached_and_direct_handles_of_a_file_read_the_same_version() {
     let room = tree();
-    // Larger than any memory, so that it is opened direct at first.
+    // Larger than any memory, so that it is first opened direct.
     let sparse = |byte: u8| {
         let mut block = vec![byte; MIB];
         block[MIB - 1] = !byte;
@@ -218,7 +218,7 @@ fn cached_and_direct_handles_of_a_file_read_the_same_version() {
     rig.expect_quiet();
 }
 
-/// Of `copies` the first one in service decides.
+/// In `copies` mode the first replica in service decides.
 #[test]
 fn the_first_copy_decides_what_the_tree_looks_like() {
     let room = tree();

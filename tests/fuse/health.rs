@@ -1,4 +1,4 @@
-//! Replicas that are not asked for a while, and come back.
+//! Replicas that are out of service for a while, and return.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -21,12 +21,12 @@ fn always(rig: &Rig, replica: usize, op: FaultOp, fault: Fault) {
     rig.scripts[replica].add(FaultRule::always(op, fault));
 }
 
-/// Reads all of `name` and looks whether it is `content`.
+/// Reads all of `name` and checks that it is `content`.
 fn read(rig: &Rig, name: &str, content: &[u8]) {
     assert!(fs::read(rig.at(name)).unwrap() == content, "wrong bytes");
 }
 
-/// A directory that shows another one, until it is dropped.
+/// A directory that shows another one, until this is dropped.
 struct Bind(PathBuf);
 
 impl Bind {
@@ -60,7 +60,7 @@ fn a_replica_whose_mount_goes_is_absent_until_that_mount_is_back() {
     let rig = mount(room, &setup);
     read(&rig, "f", &content);
     second.detach();
-    // What is left in its place looks as if it were a copy.
+    // The directory in its place looks like a copy.
     fs::write(second.0.join("f"), vec![7; content.len()]).unwrap();
     let same = File::options().write(true).open(second.0.join("f")).unwrap();
     same.set_modified(fs::metadata(rig.source(0, "f")).unwrap().modified().unwrap()).unwrap();
@@ -68,7 +68,7 @@ fn a_replica_whose_mount_goes_is_absent_until_that_mount_is_back() {
         rig.eventually("it is absent", |status| status.replicas[1].health == HealthState::Absent);
     assert_eq!(status.replicas[1].health_reason, HealthReason::Gone);
     let before = status.replicas[1].counters.bytes;
-    // Longer than it is left alone, so that its place has been looked at.
+    // Longer than its backoff, so that its place has been checked.
     std::thread::sleep(Duration::from_millis(2500));
     for _ in 0..5 {
         read(&rig, "f", &content);
@@ -173,7 +173,7 @@ fn the_root_is_seen_while_all_hang() {
         assert_eq!(seen.modified().unwrap(), known.modified().unwrap());
         took
     });
-    // A tenth of a second is promised; a busy machine delays some looks and not all.
+    // The promise is a tenth of a second; a busy machine delays some lookups, not all.
     let took = looks.min().unwrap();
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
@@ -199,8 +199,8 @@ fn a_server_that_has_forgotten_an_open_file_is_asked_for_it_anew() {
     assert_eq!((status.counters.retries, status.counters.read_errors), (0, 0));
 }
 
-/// Whoever answers says that the file is another one by now; only the one that hangs
-/// could still have what was opened.
+/// Every replica that answers shows another file by now; only the hung one could still have the
+/// opened one.
 #[test]
 fn nobody_waits_for_a_version_that_only_a_hung_replica_may_have() {
     a_changed_file_is_read_while_one_hangs(None);
@@ -261,7 +261,7 @@ fn what_one_replica_alone_has_lost_is_read_from_the_others() {
     }
     let rest = "[fuse]\nattribute_ttl = \"0s\"";
     let rig = mount(room, &Setup { rest, ..Setup::default() });
-    // Open by a path, so that the kernel asks for attributes by the inode it knows.
+    // Opened by a path, so that the kernel asks for attributes by the inode it knows.
     let files: Vec<_> = (0..30).map(|i| File::open(rig.at(format!("f{i}"))).unwrap()).collect();
     always(&rig, 1, FaultOp::Any, Fault::Errno(Errno::NOENT));
     for i in 0..30 {
@@ -280,7 +280,7 @@ fn what_one_replica_alone_has_lost_is_read_from_the_others() {
     assert_eq!(gone, Some(Errno::NOENT.raw_os_error()), "where all say so it is");
 }
 
-/// As a server that has withdrawn its export.
+/// Like a server that has withdrawn its export.
 #[test]
 fn what_one_replica_alone_refuses_is_answered_by_the_others() {
     let room = tree();

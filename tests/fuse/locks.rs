@@ -51,8 +51,8 @@ fn flock_is_a_lock_of_the_whole_file_among_those_of_fcntl() {
 /// The longest pause between two attempts of a waiter (`fs::lock`).
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long after its last attempt a waiter got the lock that `held` gives up; a little
-/// more than that, never less.
+/// Time from a waiter's last attempt until it got the lock that `held` releases; never less than
+/// the true time, and a little more.
 fn handed_over(rig: &Rig, take: fn(&File), give_up: fn(File) -> Option<File>) -> Duration {
     let (held, wanted) = (open(rig), open(rig));
     take(&held);
@@ -86,11 +86,11 @@ fn handed_over(rig: &Rig, take: fn(&File), give_up: fn(File) -> Option<File>) ->
     })
 }
 
-/// How a lock is taken, and given up again; the file stays open where it is only unlocked.
+/// How a lock is taken and released; the file stays open if it is only unlocked.
 type Way = (&'static str, fn(&File), fn(File) -> Option<File>);
 
-/// A waiter that nothing wakes asks again after a pause and never sooner. So a lock that it
-/// gets sooner shows that it was woken; a busy machine only takes more tries.
+/// A waiter that is not woken tries again after a pause and never sooner. So a lock that it gets
+/// sooner shows that it was woken; a busy machine only needs more tries.
 #[test]
 fn a_waiter_is_woken_when_a_lock_is_given_up_here() {
     // Waits: the file that the round before closed may still have its lock, because the kernel
@@ -164,12 +164,12 @@ fn a_file_that_has_lost_its_name_cannot_be_locked() {
     }
 }
 
-/// Another client's write is seen after its lock was given up, whatever is cached here
+/// Another client's write is visible after the client released its lock, whatever is cached here
 /// and whatever the mounts of other replicas show.
 #[test]
 fn a_read_under_a_lock_sees_what_another_client_wrote_before() {
     let room = tree();
-    // Enough for each replica to be asked about one.
+    // Enough names that each replica is asked about one.
     let names: Vec<_> = (0..8).map(|i| format!("f{i}")).collect();
     names.iter().for_each(|name| fs::write(root(&room).join(name), "as it was").unwrap());
     let rest = "[fuse]\nattribute_ttl = \"1h\"\n[write]\nreplica = \"r2\"\n";

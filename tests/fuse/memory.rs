@@ -1,4 +1,4 @@
-//! What an ordinary user may have of the daemon's memory.
+//! Limits on an ordinary user's share of the daemon's memory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::rig::{Rig, Setup, mount, root, tree};
 
-/// A volume with the least memory that there may be.
+/// A volume with the smallest permitted budget.
 fn small(files: usize) -> Rig {
     let room = tree();
     (0..files).for_each(|i| fs::write(root(&room).join(i.to_string()), "f").unwrap());
@@ -32,7 +32,7 @@ fn a_user_has_so_many_locks_and_no_more() {
     for file in &files[LOCKS..] {
         assert_eq!(lock(file), Err(Errno::NOLCK));
     }
-    // Those that are held are not lost, and each that is given up leaves its place.
+    // Locks that are held stay, and each released one frees its place.
     assert_eq!(lock(&open(0)), Err(Errno::NOLCK), "no place even to ask");
     rustix::fs::flock(&files[0], FlockOperation::Unlock).unwrap();
     drop(files.drain(..4));

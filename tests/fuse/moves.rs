@@ -14,7 +14,7 @@ use rustix::io::{Errno, Result};
 
 use crate::rig::{Rig, Setup, mount, root, tree};
 
-/// The calls made in the directory again and again, in this order.
+/// The calls that are repeated in the directory, in this order.
 type Call = fn(dir: &OwnedFd) -> Result<()>;
 
 fn open(dir: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd> {
@@ -84,7 +84,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
 ];
 
-/// So many times each call is made, and so many renames are made meanwhile at least.
+/// Each call is made this many times, with at least this many renames meanwhile.
 const ROUNDS: u64 = 150;
 
 /// Makes the calls while `rename` is called again and again; returns the errors.

@@ -1,5 +1,5 @@
-//! A name in an open directory is a name in that directory, even if another client has
-//! given the path of the directory to another one.
+//! A name in an open directory is a name in that directory, even if another client has moved the
+//! directory and put another one at its path.
 //!
 //! The kernel trusts what it knows for an hour here. So each operation goes to fanfs with
 //! the inode of the directory that was opened.
@@ -62,7 +62,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// An operation on names in `dir`, which is open, or on paths below the mount point.
 type Operation = fn(dir: &OwnedFd, path: &str, rig: &Rig) -> Result<()>;
 
-/// An operation, the names that the kernel is to know before it, and the operation.
+/// An operation, with the names that the kernel must know before it.
 struct Case {
     what: &'static str,
     known: &'static [&'static str],
@@ -180,10 +180,10 @@ fn no_operation_on_a_name_reaches_another_directory() {
     }
 }
 
-/// Linux does not repeat these if it finds ESTALE where it looks whether the name is free.
+/// Linux does not repeat these if ESTALE occurs while it checks that the name is free.
 const NOT_REPEATED: [&str; 4] = ["mkdir", "mknod", "symlink", "link"];
 
-/// The kernel looks the path up again, and does it in the directory that has the path.
+/// The kernel looks the path up again, and repeats the call in the directory at that path.
 #[test]
 fn by_its_path_an_operation_reaches_the_directory_that_has_the_path() {
     after_an_exchange(1, |rig, _, case| {
@@ -192,7 +192,7 @@ fn by_its_path_an_operation_reaches_the_directory_that_has_the_path() {
         let beneath = open_dir("/".into());
         let mut done = (case.op)(&beneath, &path, rig);
         if NOT_REPEATED.contains(&case.what) && done == Err(Errno::STALE) {
-            // Any other look at a name there has the kernel look the path up again.
+            // Any other lookup in that directory makes the kernel look the path up again.
             fs::metadata(rig.at("d/g")).unwrap();
             done = (case.op)(&beneath, &path, rig);
         }
@@ -212,7 +212,7 @@ fn a_directory_that_has_lost_its_path_has_no_missing_names() {
     fs::rename(rig.source(0, "d"), rig.source(0, "moved")).unwrap();
     let look = |name| statat(&dir, name, AtFlags::empty()).map(|found| found.st_size);
     assert_eq!(look("f"), Err(Errno::STALE));
-    // Once its new name is looked up, the same directory is used by that.
+    // Once its new name is looked up, the same directory is used under that name.
     fs::metadata(rig.at("moved")).unwrap();
     assert_eq!(look("f"), Ok(1));
     assert_eq!(look("none"), Err(Errno::NOENT));
@@ -234,7 +234,7 @@ fn entries(dir: &OwnedFd, buf: &mut [MaybeUninit<u8>]) -> Vec<String> {
     names
 }
 
-/// The listing is known, and its attributes are looked at as a program goes on reading it.
+/// The listing is cached, and attributes are requested as a program continues reading it.
 #[test]
 fn attributes_in_a_listing_are_of_the_directory_that_is_listed() {
     let room = tree();
@@ -286,14 +286,14 @@ fn a_removal_does_not_go_on_in_another_directory() {
         assert!(Instant::now() < until, "rm does not begin");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // A removal that fanfs has begun is on its way, and waits.
+    // A removal that fanfs has started is in flight, and waits.
     exchange(&rig, "d", "e");
     rig.scripts[0].heal();
     assert!(!rm.wait().unwrap().success());
     assert_eq!((files("d"), files("e")), (FILES, FILES - 20), "d was e");
 }
 
-/// Whether a directory may be listed is asked of the directory that the user opens.
+/// The directory that the user opens decides whether it may be listed.
 #[test]
 fn an_open_is_of_the_directory_that_the_kernel_knows() {
     if !needs::root() {

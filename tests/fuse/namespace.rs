@@ -19,7 +19,7 @@ fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
 
-/// Everything that stat(2) tells, but for the time of access.
+/// All fields of stat(2) except the time of access.
 fn look(path: &Path) -> [i64; 11] {
     let m = fs::symlink_metadata(path).unwrap();
     let numbers = [m.nlink(), m.size(), m.rdev(), m.ino()].map(|number| number as i64);
@@ -44,7 +44,7 @@ fn every_kind_of_object_looks_the_same() {
     fs::write(at.join("n".repeat(255)), "long").unwrap();
     mknodat(CWD, at.join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(at.join("sock")).unwrap();
-    // Only root may; the others are worth testing without it.
+    // Needs root; the others are worth testing without it.
     let _ = mknodat(
         CWD,
         at.join("chr"),
@@ -200,8 +200,8 @@ fn offsets_stay_good_and_rewinding_lists_anew() {
     assert_eq!(again.len(), 503);
 }
 
-/// A listing is asked for once for each handle and rewind: names that come and go
-/// meanwhile leave the offsets of the others where they are.
+/// A listing is read once for each handle and rewind: names that come and go meanwhile leave the
+/// offsets of the others unchanged.
 #[test]
 fn a_handle_lists_its_directory_once_until_it_is_rewound() {
     let room = tree();
@@ -303,8 +303,8 @@ fn the_volume_is_as_large_as_one_replica() {
     assert_eq!(here.f_namemax, there.f_namemax);
 }
 
-/// As on ext4. The kernel holds a directory by a descriptor, with and without rights to read
-/// it, or as the current one; another one may have its name, or its number, by then.
+/// As on ext4. The kernel holds a directory by a descriptor, with and without read permission, or
+/// as the current directory; another one may have its name, or its number, by then.
 #[test]
 fn a_directory_removed_here_has_no_links_and_no_entries_for_who_has_it_open() {
     for replicas in [1, 3] {
@@ -347,7 +347,7 @@ fn a_directory_removed_here_has_no_links_and_no_entries_for_who_has_it_open() {
     }
 }
 
-/// `struct file_handle` of name_to_handle_at(2), with room for any.
+/// `struct file_handle` of name_to_handle_at(2), with room for every handle.
 #[repr(C)]
 struct Handle {
     bytes: u32,
@@ -355,8 +355,8 @@ struct Handle {
     handle: [u8; nix::libc::MAX_HANDLE_SZ as usize],
 }
 
-/// The kernel finds by its handle what it has cached, and asks the daemon for nothing else:
-/// on another mount it has not cached it yet.
+/// The kernel finds cached inodes by handle, and asks the daemon for no others: on another mount it
+/// has not cached the inode yet.
 #[test]
 fn a_file_handle_is_stale_once_the_kernel_has_evicted_its_inode() {
     if !needs::root() {
@@ -383,7 +383,7 @@ fn a_file_handle_is_stale_once_the_kernel_has_evicted_its_inode() {
         if fd < 0 {
             return Err(io::Error::last_os_error().raw_os_error());
         }
-        // SAFETY: it was opened here and belongs to nothing else.
+        // SAFETY: it was opened here and has no other owner.
         io::read_to_string(unsafe { File::from_raw_fd(fd) }).map_err(|e| e.raw_os_error())
     };
     assert_eq!(open(&rig.at("")), Ok("content".to_owned()));

@@ -185,7 +185,7 @@ fn few_failures_among_many_successes_eject_nobody() {
 #[test]
 fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
     const OTHERS: u64 = 40;
-    // A replica has 4 threads, and up to 12 in the place of those that are stuck.
+    // A replica has 4 threads, and up to 12 that replace stuck ones.
     const LOOKUPS: usize = 32;
     const READS: u64 = 16;
     let room = tree();
@@ -201,7 +201,7 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
     let rig = mount(room, &Setup { read, rest: NOTHING_IS_KEPT, ..Setup::default() });
     let file = fs::File::open(rig.at("d/read")).unwrap();
     assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
-    // The kernel looks a name that it knows up for all callers at once.
+    // The kernel makes one lookup of a name that it knows for all callers.
     assert_eq!(fs::metadata(rig.at("d/looked")).unwrap().len(), 1);
     for script in &rig.scripts {
         script.add(FaultRule::always(FaultOp::Any, Fault::Hang).beneath("d/looked"));
@@ -227,7 +227,7 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
             assert!(Instant::now() < until, "they are not named: {:?}", rig.status().replicas);
             std::thread::sleep(Duration::from_millis(20));
         }
-        // All the while, as a replica's threads are replaced one after the other.
+        // Throughout this time, a replica's threads are replaced one after the other.
         let mut others = (0..OTHERS).cycle();
         while !lookups.iter().chain(&reads).any(|caller| caller.is_finished()) {
             let i = others.next().unwrap();
@@ -308,8 +308,8 @@ fn many_files_that_hang_in_the_root_leave_the_volume_readable() {
     many_files_hang_in("");
 }
 
-/// A file that hangs on one replica, and is all that is read and looked up. The others
-/// answer, so its replica is asked for other files, and no longer for that one.
+/// A file hangs on one replica, and only that file is read and looked up. The others answer, so its
+/// replica serves other files, and not that one.
 #[test]
 fn an_object_that_hangs_on_one_replica_ejects_nobody() {
     attempts(|| {
@@ -345,10 +345,10 @@ fn an_object_that_hangs_on_one_replica_ejects_nobody() {
             names(status) == [vec![], vec!["d/hung".to_owned()], vec![]]
                 && status.replicas[1].in_flight == 0
         });
-        // Were it asked for a part of the file that hangs there, that would be late.
+        // A part of the file requested from the replica where it hangs would be late.
         let late = |rig: &Rig| rig.status().replicas[1].counters.late;
         for _ in 0..16 {
-            // It proves to be as fast as the others.
+            // The replica proves to be as fast as the others.
             assert!(fs::read(rig.at("d/well")).unwrap() == other, "wrong bytes");
             let before = late(&rig);
             read_hung();
@@ -374,8 +374,8 @@ fn an_object_that_hangs_on_one_replica_ejects_nobody() {
     });
 }
 
-/// Reading a file failed on one replica, which has recovered. Reads go there as soon as no
-/// other replica can deliver it, however short the time is since the failure.
+/// Reading a file failed on one replica, which has recovered. Reads go there as soon as no other
+/// replica can deliver it, however recent the failure is.
 #[test]
 fn a_file_that_failed_on_one_replica_is_read_there_when_the_others_fail() {
     let room = tree();
@@ -397,7 +397,7 @@ fn a_file_that_failed_on_one_replica_is_read_there_when_the_others_fail() {
         assert!(is_right(), "wrong bytes");
     }
     rig.scripts[0].heal();
-    // An error that is not held against the replica, as that of a mount that is gone.
+    // An error that does not count against the replica, like that of a lost mount.
     rig.scripts[1].add(FaultRule::always(FaultOp::Read, Fault::Errno(Errno::BUSY)));
     for _ in 0..8 {
         assert!(is_right(), "wrong bytes");

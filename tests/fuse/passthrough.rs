@@ -1,7 +1,7 @@
-//! Files that the kernel reads from one replica by itself.
+//! Files that the kernel reads from one replica without the daemon.
 //!
-//! Needs Linux 6.9 and root; elsewhere each test says that it was not run, and
-//! what is done instead is tested all the same.
+//! Needs Linux 6.9 and root. Elsewhere each test prints that it was skipped; only the test of the
+//! fallback runs everywhere.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -25,8 +25,7 @@ fn setup(replicas: usize, copies: bool) -> Setup {
     }
 }
 
-/// A volume with one file; `None`, and a line that says so, where this machine
-/// cannot do it.
+/// A volume with one file; `None`, with a printed note, where this machine cannot run it.
 fn rig(setup: &Setup) -> Option<(Rig, Vec<u8>)> {
     let room = tree();
     let content = bytes(3 * MIB + 77, 3);
@@ -82,8 +81,8 @@ fn mapped_it_is_the_same_file() {
     let file = File::open(rig.at("f")).unwrap();
     for kind in [rustix::mm::MapFlags::PRIVATE, rustix::mm::MapFlags::SHARED] {
         let (none, read) = (std::ptr::null_mut(), rustix::mm::ProtFlags::READ);
-        // SAFETY: a fresh mapping of an open file, not written by anybody while it
-        // is looked at, unmapped below.
+        // SAFETY: a fresh mapping of an open file that no process writes while it is read; unmapped
+        // below.
         let mapped =
             unsafe { rustix::mm::mmap(none, content.len(), read, kind, &file, 0) }.unwrap();
         // SAFETY: as many bytes have just been mapped there.
@@ -121,13 +120,13 @@ fn all_opens_of_a_file_agree_and_none_fails() {
     assert_eq!(rig.delivered(), 0);
 }
 
-/// An inode that is open otherwise stays so until its last handle is closed.
+/// An inode that is open without passthrough stays so until its last handle is closed.
 #[test]
 fn a_file_that_is_open_through_the_daemon_stays_so() {
     let room = tree();
     fs::write(root(&room).join("f"), "").unwrap();
     let rig = mount(room, &setup(2, false));
-    // Nothing is lent of an empty file.
+    // An empty file has no passthrough.
     let empty = File::open(rig.at("f")).unwrap();
     fs::write(rig.source(0, "f"), "not empty").unwrap();
     rig.eventually("the size is known", |_| empty.metadata().unwrap().len() == 9);
@@ -213,7 +212,7 @@ fn what_cannot_be_lent_is_read_as_all_else() {
     assert!(!obstacles.is_empty() && obstacles.len() <= 2, "said once each: {obstacles:?}");
 }
 
-/// A pinned file is lent from where it is pinned, and files from all replicas.
+/// A pinned file is passed through from its replica, other files from all replicas.
 #[test]
 fn the_replica_is_where_it_is_pinned() {
     let more = "[[affinity]]\npath = \"/f\"\nreplica = \"r2\"\n".to_owned();

@@ -1,5 +1,5 @@
-//! Chunks on nodes: who reads what once the provider has answered, and that
-//! nobody waits for a provider that does not.
+//! Chunks on nodes: which replicas serve reads once the provider has answered, and that no read
+//! waits for a provider that does not answer.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -53,8 +53,8 @@ fn read_on(file: &File, content: &[u8], range: std::ops::Range<usize>) {
     }
 }
 
-/// Reads `f` from end to start, so that nothing is read ahead and every piece
-/// finds all replicas free.
+/// Reads `f` from end to start, so that there is no readahead and every piece finds all replicas
+/// free.
 fn read_backwards(rig: &Rig, content: &[u8], range: std::ops::Range<usize>) {
     let file = File::open(rig.at("f")).unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
@@ -67,13 +67,13 @@ fn read_backwards(rig: &Rig, content: &[u8], range: std::ops::Range<usize>) {
     }
 }
 
-/// Has the provider asked about `f`, and its answer counted.
+/// Makes the locator ask the provider about `f`, and waits for its answer.
 fn answered(rig: &Rig) {
     File::open(rig.at("f")).unwrap().read_at(&mut [0], 0).unwrap();
     rig.eventually("the provider has answered", |status| status.placement.answers > 0);
 }
 
-/// What each replica delivered, MiB.
+/// MiB delivered by each replica.
 fn shares(status: &Status) -> [f64; 3] {
     [0, 1, 2].map(|i| status.replicas[i].counters.bytes as f64 / MIB as f64)
 }
@@ -83,7 +83,7 @@ fn gained(after: &Status, before: &Status) -> [f64; 3] {
     [0, 1, 2].map(|i| after[i] - before[i])
 }
 
-/// MiB that were read where the chunks are, and elsewhere.
+/// MiB read where the chunks are, and elsewhere.
 fn by_locality(status: &Status) -> (f64, f64) {
     let sum = |of: fn(&fanfs::status::ReplicaStatus) -> u64| {
         status.replicas.iter().map(of).sum::<u64>() as f64 / MIB as f64
@@ -103,7 +103,7 @@ fn chunks_in_turns_are_read_where_they_are() {
         let more = table(&room, &lines, "");
         let rig = mount(room, &Setup { read: READ, more, rates: [60; 3], ..Setup::default() });
         for (i, script) in (0..chunks).flat_map(|i| [(i, i + 1), (i, i + 2)]) {
-            // What a gateway fetches from another node takes longer.
+            // A gateway takes longer to fetch from another node.
             let within = Some(ByteRange::at((i * CHUNK) as u64, CHUNK as u64));
             let slowly = Fault::Delay(Duration::from_millis(30));
             rig.scripts[script % 3]
@@ -111,7 +111,7 @@ fn chunks_in_turns_are_read_where_they_are() {
         }
         answered(&rig);
         let file = File::open(rig.at("f")).unwrap();
-        // Until the window spans chunks of all nodes, lending them is sooner.
+        // Until the window spans chunks of all nodes, reading from other replicas is sooner.
         read_on(&file, &content, 0..32 * MIB);
         let before = by_locality(&rig.status());
         read_on(&file, &content, 32 * MIB..content.len());
@@ -119,7 +119,7 @@ fn chunks_in_turns_are_read_where_they_are() {
         let after = by_locality(&status);
         let (local, remote) = (after.0 - before.0, after.1 - before.1);
         println!("{before:?}, then {local} MiB local, {remote} remote: {:?}", shares(&status));
-        // 0.97 where there is a processor, a third where placement does not count.
+        // 0.97 on an idle processor, a third if placement has no effect.
         assert!(local / (local + remote) >= 0.75, "{local} MiB local, {remote} remote");
         assert!(after.0 + after.1 > 90.0, "placement was not known: {after:?}");
         assert_eq!(status.placement.provider, "table");
@@ -136,8 +136,8 @@ fn chunks_of_one_node_are_read_there_and_lent_where_that_is_sooner() {
         let more = table(&room, "/f,,,r3", "");
         let read = "segment_size = \"512KiB\"\nthreads_per_replica = 4";
         let rig = mount(room, &Setup { read, more, rates: [60; 3], ..Setup::default() });
-        // What a gateway fetches from another node takes longer; without that, a
-        // busy machine decides who is sooner.
+        // A gateway takes longer to fetch from another node; without that, the load of the machine
+        // decides which replica is sooner.
         let delay = |ms| {
             for script in &rig.scripts[..2] {
                 script.replace(FaultRule::always(
@@ -151,7 +151,7 @@ fn chunks_of_one_node_are_read_there_and_lent_where_that_is_sooner() {
         let before = rig.status();
         read_backwards(&rig, &content, 32 * MIB..40 * MIB);
         let one_by_one = gained(&rig.status(), &before);
-        // Nobody is sooner than the one that has them, as long as it is free.
+        // No replica is sooner than the holder, as long as that is free.
         assert!(one_by_one[2] >= 6.0, "{one_by_one:?}");
         // Now about 38 MiB/s, one read at a time.
         delay(5);
@@ -193,7 +193,7 @@ fn a_provider_that_hangs_delays_neither_reads_nor_the_unmount() {
     let program = format!("/proc/{}/cmdline", pid().unwrap());
     let took = rig.end();
     assert!(took < PATIENCE, "the unmount took {took:?}");
-    // Not even a zombie's command line is left.
+    // Not even a zombie's command line remains.
     let until = Instant::now() + PATIENCE;
     while fs::read(&program).is_ok_and(|words| !words.is_empty()) {
         assert!(Instant::now() < until, "the program goes on");
@@ -230,7 +230,7 @@ fn names_that_no_replica_has_are_shown_and_aliases_tie_them_together() {
             let more = table(&room, "/f,,,storage2.example.com:5660 elsewhere", "");
             let rig = mount(room, &Setup { more, keys, ..Setup::default() });
             answered(&rig);
-            // Clearly worse, whatever the machine is doing besides.
+            // Clearly worse, whatever the load of the machine.
             for script in [&rig.scripts[0], &rig.scripts[2]] {
                 script
                     .add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(50))));
@@ -260,7 +260,7 @@ fn a_table_that_changes_is_followed() {
         let more = table(&room, "/f,,,r3", "ttl = \"1s\"");
         let rig = mount(room, &Setup { read: READ, more, rates: [60; 3], ..Setup::default() });
         answered(&rig);
-        // Clearly worse, whatever the machine is doing besides.
+        // Clearly worse, whatever the load of the machine.
         for script in &rig.scripts[..2] {
             script.add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(150))));
         }
@@ -272,7 +272,7 @@ fn a_table_that_changes_is_followed() {
         write_table(&file, "/f,,,r1 nobody");
         let answers = rig.status().placement.answers;
         std::thread::sleep(Duration::from_millis(1100));
-        // The read that finds the answer to be old goes where that says.
+        // The read that finds the answer outdated still follows it.
         File::open(rig.at("f")).unwrap().read_at(&mut [0], 2 * MIB as u64).unwrap();
         rig.eventually("it is asked again", |status| status.placement.answers > answers);
         let before = rig.status();
@@ -320,7 +320,7 @@ fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
         }
         let status = rig.status();
         let spread = [0, 1, 2].map(|i| calls(&status)[i] - calls(&before)[i]);
-        // A replica that had bad luck counts as slow for a while.
+        // A replica with unlucky delays counts as slow for a while.
         assert!(spread.iter().filter(|calls| **calls >= 8).count() >= 2, "{spread:?}");
 
         let before = rig.status();
@@ -328,11 +328,11 @@ fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
             visit(&format!("a/d{i}"));
         }
         let status = rig.status();
-        // But for a segment that is late and asked of somebody else as well.
+        // Except for a segment that is late and hedged to another replica.
         let data = gained(&status, &before);
         assert!(data[1] >= 6.0 && data[0] + data[2] <= 2.0, "{data:?}");
         let [r1, r2, r3] = [0, 1, 2].map(|i| calls(&status)[i] - calls(&before)[i]);
-        // One call in 64 looks whether somebody else is quicker.
+        // One call in 64 checks whether another replica is faster.
         assert!(r2 >= 12 && r1 + r3 <= 1 + r2 / 16, "metadata: {r1} {r2} {r3}");
         let [rule] = &status.affinities[..] else { panic!("{:?}", status.affinities) };
         assert_eq!((&*rule.path, &rule.replicas[..]), ("/a/**", &["r2".to_owned()][..]));
@@ -351,8 +351,8 @@ fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
 #[test]
 fn a_replica_that_is_said_to_be_local_and_does_not_behave_like_it_is_not_believed() {
     attempts(|| {
-        // The first part is on r1; the second is not, and r1 delivers it slowly;
-        // the third is said to be on r1, which delivers it as slowly.
+        // The first part is on r1; the second is not, and r1 delivers it slowly; the provider says
+        // that the third is on r1, which delivers it as slowly.
         let (room, content) = with_file(80 * MIB);
         let more = table(&room, "/f,,16MiB,r1\n/f,16MiB,48MiB,r2\n/f,48MiB,,r1", "");
         // No readahead into the third part while the second is read.

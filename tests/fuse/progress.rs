@@ -1,4 +1,4 @@
-//! A slow replica that makes progress fails nothing at the deadline, and what hangs ends.
+//! A slow replica that makes progress causes no deadline errors, and hung calls end.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -36,7 +36,7 @@ fn slow(write: bool, rest: &'static str) -> (Rig, Vec<u8>) {
     (mount(room, &setup), content)
 }
 
-/// Makes one call for each part at once; nothing of this is over within the deadline.
+/// Makes one call for each part at once; none of them can end within the deadline.
 fn at_once(call: impl Fn(usize) + Sync) {
     let started = Instant::now();
     std::thread::scope(|scope| {
@@ -101,12 +101,12 @@ fn changes_in_a_long_queue_are_made() {
     rig.expect_quiet();
 }
 
-/// Progress of others is not its own.
+/// Progress of other calls is not progress of the hung one.
 #[test]
 fn what_hangs_ends_at_its_deadline_while_its_replica_serves_others() {
     let (rig, content) =
         slow(true, "[write]\ndeadline = \"2s\"\nlag = \"0s\"\n[fuse]\nattribute_ttl = \"0s\"");
-    // The flush of a copy of a hung file would be one more call that hangs.
+    // The flush of a copy of a hung file would be another hung call.
     let _alone = no_start();
     let (hung, well) = (File::open(rig.at("f0")).unwrap(), File::open(rig.at("f")).unwrap());
     let (mut written, late) = (Vec::new(), Some(Errno::TIMEDOUT));

@@ -1,4 +1,4 @@
-//! A backend that writes down what it is asked for.
+//! A backend that records the calls made on it.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,7 @@ pub(crate) use view::View;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Stat,
-    /// Of so many entries.
+    /// With this number of entries.
     StatEntries(usize),
     List,
     Visit,
@@ -47,14 +47,14 @@ pub(crate) enum Call {
     Allocate,
     /// copy_file_range(2)
     Copy,
-    /// So many bytes were written.
+    /// The number of written bytes.
     Write(u64),
     Lock(LockRequest),
-    /// By the thread of this name.
+    /// By the thread with this name.
     Close(String),
 }
 
-/// Which answer is held back after it was found.
+/// The answer that is held back after it was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Hold {
     #[default]
@@ -65,7 +65,7 @@ pub(crate) enum Hold {
     This,
 }
 
-/// What was asked for since it was begun.
+/// The calls since recording started.
 #[derive(Default)]
 pub(crate) struct Record {
     on: AtomicBool,
@@ -74,30 +74,31 @@ pub(crate) struct Record {
     view: Mutex<Option<Arc<View>>>,
     hold: Mutex<Hold>,
     released: Condvar,
-    /// Attributes that are believed until the file is opened, as an NFS mount believes
-    /// them, if they are.
+    /// Attributes that are trusted until the file is opened, as an NFS mount caches them, if
+    /// enabled.
     believed: Mutex<Option<HashMap<PathBuf, Attr>>>,
 }
 
 impl Record {
-    /// Writes down what is asked for from now on.
+    /// Records calls from now on.
     pub(crate) fn begin(&self) {
         self.calls.lock().clear();
         self.on.store(true, Ordering::Relaxed);
     }
 
-    /// What was asked for, in the order in which it was begun.
+    /// The calls, in the order in which they started.
     pub(crate) fn calls(&self) -> Vec<Call> {
         self.calls.lock().clone()
     }
 
-    /// From now on the replica shows the names and attributes of `view`, or with `None`
-    /// those that it has.
+    /// From now on the replica shows the names and attributes of `view`; with `None`, its real
+    /// ones.
     pub(crate) fn shows(&self, view: Option<Arc<View>>) {
         *self.view.lock() = view;
     }
 
-    /// The next answer to [`Backend::stat`] or [`Backend::stat_entry`] comes late: once it is let go.
+    /// The next answer to [`Backend::stat`] or [`Backend::stat_entry`] is late: it waits for a
+    /// release.
     pub(crate) fn hold(&self, hold: Hold) {
         *self.hold.lock() = hold;
         self.released.notify_all();
@@ -116,7 +117,7 @@ impl Record {
         }
     }
 
-    /// Believes attributes from now on until the file is opened.
+    /// From now on trusts attributes until the file is opened.
     pub(crate) fn believe(&self) {
         self.believed.lock().get_or_insert_default();
     }
@@ -214,7 +215,7 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.flush_closes();
     }
 
-    /// A file that arrives has no path to record.
+    /// A file that is handed over has no path to record.
     fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         None
     }
@@ -310,7 +311,7 @@ impl BackendFile for RecordedFile {
         Some(spliced)
     }
 
-    /// What the kernel reads by itself is not recorded.
+    /// The kernel's own reads are not recorded.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

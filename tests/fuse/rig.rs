@@ -16,8 +16,8 @@ use tempfile::TempDir;
 use crate::processes::{self, Command};
 use crate::recorder::{Call, Hold, Record, Recorded, View};
 
-/// How long a test waits for a condition that comes at once on an idle machine. Shorter
-/// than the default deadline of a read, which would make some of them true.
+/// How long a test waits for a condition that holds at once on an idle machine. Shorter than a
+/// read's default deadline, which would make some conditions true.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 
 /// How a rig is set up.
@@ -28,13 +28,13 @@ pub(crate) struct Setup {
     pub(crate) rest: &'static str,
     /// Tables after all others.
     pub(crate) more: String,
-    /// More keys of each replica, as far as they go.
+    /// More keys for each replica, for the first replicas.
     pub(crate) keys: &'static [&'static str],
-    /// Most MiB a second that each replica delivers; 0 for no limit.
+    /// The rate limit of each replica, MiB/s; 0 for no limit.
     pub(crate) rates: [u64; 3],
     /// Whether the volume can be written.
     pub(crate) write: bool,
-    /// Directories as they are, without faults and limits.
+    /// Plain directories, without faults and limits.
     pub(crate) plain: bool,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Rig {
     backends: ReplicaMap<Arc<dyn Backend>>,
 }
 
-/// An empty tree to be filled before it is mounted.
+/// An empty tree to fill before it is mounted.
 pub(crate) fn tree() -> TempDir {
     let room = tempfile::Builder::new().prefix("fanfs-test-").tempdir().unwrap();
     fs::create_dir(room.path().join("tree")).unwrap();
@@ -73,12 +73,12 @@ pub(crate) fn tree() -> TempDir {
     room
 }
 
-/// Where [`tree`] is to be filled.
+/// The directory to fill in a [`tree`].
 pub(crate) fn root(room: &TempDir) -> PathBuf {
     room.path().join("tree")
 }
 
-/// Mounts `room`'s tree: seen N times, or copied N-1 times.
+/// Mounts `room`'s tree: N views of it, or N-1 copies besides it.
 pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
     let mode = if setup.copies { "copies" } else { "shared" };
     let mut text =
@@ -129,7 +129,7 @@ impl Rig {
         self
     }
 
-    /// Unmounts, and says how long that took.
+    /// Unmounts, and returns the duration.
     pub(crate) fn end(mut self) -> Duration {
         let started = Instant::now();
         processes::stop(self.mount.take().unwrap()).unwrap();
@@ -164,28 +164,28 @@ impl Rig {
         self.mount.as_ref().unwrap().status()
     }
 
-    /// Writes down what the replicas are asked for from now on.
+    /// Records the replicas' calls from now on.
     pub(crate) fn record(&self) {
         self.records.iter().for_each(|record| record.begin());
     }
 
-    /// Has the replicas believe attributes until a file is opened, as NFS mounts do.
+    /// Makes the replicas trust attributes until a file is opened, as NFS mounts do.
     pub(crate) fn believe(&self) {
         self.records.iter().for_each(|record| record.believe());
     }
 
-    /// What each replica was asked for since [`Rig::record`].
+    /// Each replica's calls since [`Rig::record`].
     pub(crate) fn recorded(&self) -> Vec<Vec<Call>> {
         self.records.iter().map(|record| record.calls()).collect()
     }
 
-    /// Replica `i` goes on showing the names and attributes that it has now.
+    /// Replica `i` keeps showing the names and attributes that it has now.
     pub(crate) fn lags(&self, i: usize) {
         let view = View::of(&*self.backends[ReplicaId::new(i)]);
         self.records[i].shows(Some(Arc::new(view)));
     }
 
-    /// Holds back each replica's next answer to a look at a name, once it was found.
+    /// Holds back each replica's next answer about a name, once it was found.
     pub(crate) fn hold_back(&self) {
         self.records.iter().for_each(|record| record.hold(Hold::Next));
     }
@@ -195,7 +195,7 @@ impl Rig {
         self.records.iter().any(|record| record.is_held())
     }
 
-    /// Lets go what is held back.
+    /// Releases the held answers.
     pub(crate) fn let_go(&self) {
         self.records.iter().for_each(|record| record.hold(Hold::None));
     }
@@ -205,8 +205,7 @@ impl Rig {
         self.status().replicas.iter().map(|replica| replica.counters.bytes).sum()
     }
 
-    /// Does `work`, and looks all the while whether the memory for data is within
-    /// the budget.
+    /// Does `work`, and checks throughout that the memory for data is within the budget.
     pub(crate) fn within_budget<T>(&self, work: impl FnOnce() -> T) -> T {
         let over = AtomicBool::new(false);
         let (over, most) = (&over, AtomicU64::new(0));
@@ -227,8 +226,8 @@ impl Rig {
         })
     }
 
-    /// Nothing is left open, waiting, in flight or in memory. The kernel sends
-    /// releases a little after close(2), so give it a moment.
+    /// No open file, waiting request, call in flight or memory remains. The kernel sends releases a
+    /// little after close(2), so this waits a moment.
     pub(crate) fn expect_quiet(&self) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -258,7 +257,7 @@ impl Drop for Rig {
     }
 }
 
-/// Bytes that differ everywhere and are the same in each run.
+/// Bytes that differ at every offset and are the same in each run.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut content = vec![0; len];
     let mut hasher = blake3::Hasher::new();
@@ -267,7 +266,7 @@ pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     content
 }
 
-/// A small generator, so that failures repeat.
+/// A small generator of random numbers, so that failures repeat.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

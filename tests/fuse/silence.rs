@@ -1,4 +1,4 @@
-//! No replica answers anything: servers restart, or the network is down.
+//! No replica answers: servers restart, or the network is down.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -119,7 +119,7 @@ fn silence_that_lasts_ends_calls_at_the_longer_deadline() {
     rig.expect_quiet();
 }
 
-/// Two are silent. Of the third this one file hangs, and all else is well.
+/// Two replicas are silent. On the third only this file hangs.
 #[test]
 fn what_hangs_on_one_that_answers_ends_at_the_deadline_though_the_others_are_silent() {
     let (rig, _) = rig(&Setup { read: SHORT, ..Setup::default() });
@@ -140,7 +140,7 @@ fn what_hangs_on_one_that_answers_ends_at_the_deadline_though_the_others_are_sil
     rig.expect_quiet();
 }
 
-/// As where the mount is replaced: what was sent to the old one does not return.
+/// As when the mount is replaced: requests sent to the old one get no answer.
 #[test]
 fn what_was_sent_before_a_silence_is_sent_again_after_it() {
     let read = "cache = \"direct\"\nreadahead_max = \"0B\"\ndeadline = \"4s\"\n\
@@ -174,7 +174,7 @@ fn a_process_that_is_killed_waits_no_longer() {
     let (rig, _) = rig(&Setup { read, ..Setup::default() });
     let file = File::open(rig.at("f")).unwrap();
     silence(&rig);
-    // Unlike cat(1), dd asks for no attributes first.
+    // Unlike cat(1), dd does not ask for attributes first.
     let mut reader = Command::new("dd");
     reader
         .arg("count=1")

@@ -1,5 +1,5 @@
-//! Small files and small reads: the replicas are asked for what the application
-//! wants, and for nothing twice.
+//! Small files and small reads: the replicas get exactly the requests that the application needs,
+//! and none twice.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const O_DIRECT: i32 = 0o40_000;
 
-/// Names and attributes stay known for as long as a test runs.
+/// The kernel caches names and attributes for longer than a test runs.
 const LONG_TTL: &str = "[fuse]\nattribute_ttl = \"60s\"";
 
 const CACHES: [&str; 2] = ["cache = \"kernel\"", "cache = \"direct\""];
@@ -34,9 +34,9 @@ fn small_files(count: usize, setup: &Setup) -> (Rig, Vec<PathBuf>) {
     (mount(room, setup), names)
 }
 
-/// In nearly all tries the replicas are asked for `expected` and nothing else: the
-/// odd probe, or a replica that is late on a busy machine, is no defect. Whether
-/// one replica does all of it, in as many.
+/// In nearly all tries the replicas get the calls `expected` and no others: an occasional probe, or
+/// a late replica on a busy machine, is no defect. Returns whether one replica did all of it, in as
+/// many tries.
 fn mostly(
     times: usize,
     mut act: impl FnMut(usize) -> Vec<Vec<Call>>,
@@ -52,37 +52,37 @@ fn mostly(
     few.then_some(()).ok_or_else(|| format!("{expected:?} was expected, there were {others:?}"))
 }
 
-/// Each call of a replica takes so long from now on. Beside that, what a busy
-/// machine adds makes no replica twice as slow as another.
+/// Each call of a replica takes this long from now on. Beside that, the delays of a busy machine
+/// make no replica appear twice as slow as another.
 fn take(rig: &Rig, time: Duration) {
     for script in &rig.scripts {
         script.add(FaultRule::always(FaultOp::Any, Fault::Delay(time)));
     }
 }
 
-/// What `act` has the replicas asked for: by replica, those that were asked.
+/// The calls that `act` causes, with the replicas that got them.
 fn asked(rig: &Rig, act: impl FnOnce()) -> Vec<Vec<Call>> {
     rig.record();
     act();
     let mut calls = rig.recorded();
-    // Nobody waits for a file to be closed, so it may be the one before.
+    // A close is not awaited, so this may be the previous file's.
     calls.iter_mut().for_each(|calls| calls.retain(|call| !matches!(call, Call::Close(_))));
     calls.retain(|calls| !calls.is_empty());
     calls
 }
 
-/// Keeps the kernel from forgetting a name while this lives, also when its caches are
-/// dropped. The file is not opened.
+/// Keeps the kernel from forgetting a name while this lives, even when caches are dropped. The file
+/// is not opened.
 fn known(path: &Path) -> OwnedFd {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
-/// A direct open, read and close of a file whose name is not known is a lookup,
-/// an open and a read; of one whose name is known, an open and a read.
+/// A direct open, read and close of a file with an uncached name is a lookup, an open and a read;
+/// with a cached name, an open and a read.
 #[test]
 fn a_small_file_costs_the_round_trips_of_a_direct_open_and_read() {
-    // A replica whose first lookups were late on a busy machine is left alone for
-    // a while, and then not all is asked of one; so another mount may try.
+    // A replica whose first lookups were late on a busy machine is avoided for a while, so one
+    // replica does not get all calls; another mount may try again.
     const TRIES: usize = 5;
     for copies in [false, true] {
         for read in CACHES {
@@ -99,9 +99,8 @@ fn round_trips(setup: &Setup) -> Result<(), String> {
     let (rig, mut names) = small_files(120, setup);
     let _known = known(&rig.at("d"));
     take(&rig, Duration::from_millis(3));
-    // The replicas' mean times are still those from before the delay. Until they have
-    // followed it, replicas seem to differ, and a file is looked up on one and opened on
-    // another.
+    // The replicas' mean latencies are still those from before the delay. Until they have adapted,
+    // replicas seem to differ, and a file is looked up on one and opened on another.
     names.split_off(60).iter().for_each(|name| drop(fs::read(rig.at(name)).unwrap()));
     let get = |i: usize| {
         asked(&rig, || {
@@ -110,7 +109,7 @@ fn round_trips(setup: &Setup) -> Result<(), String> {
         })
     };
     mostly(30, get, &[Call::Stat, Call::Open, whole.clone()])?;
-    // From here on the names are known, as after a listing.
+    // From here on the names are cached, as after a listing.
     let _known: Vec<OwnedFd> = names.iter().map(|name| known(&rig.at(name))).collect();
     mostly(30, |i| get(30 + i), &[Call::Open, whole.clone()])?;
     let again: &[Call] = match setup.read {
@@ -142,7 +141,7 @@ fn the_files_of_one_directory_are_spread_over_the_replicas() {
             count(&|call| *call == Call::Open),
             count(&|call| matches!(call, Call::Read(_))),
         ];
-        // A third of 240, give or take what chance does to it.
+        // A third of 240, with a margin for chance.
         assert!(counts.iter().all(|n| (20..=160).contains(n)), "stats, opens, reads: {counts:?}");
     }
 }
@@ -174,15 +173,15 @@ fn files_are_closed_by_their_replicas_own_threads() {
     }
 }
 
-/// A file of zeros, which costs no room.
+/// A file of zeros, which takes no space.
 fn sparse(size: u64, read: &'static str, rest: &'static str) -> Rig {
     let room = tree();
     File::create(root(&room).join("data")).unwrap().set_len(size).unwrap();
     mount(room, &Setup { read, rest, ..Setup::default() })
 }
 
-/// Reads `take` bytes of every `stride`, in blocks. Returns what the kernel asked
-/// for and what the replicas delivered, in parts of what the whole file has.
+/// Reads `take` bytes of every `stride`, in blocks. Returns the bytes that the kernel requested and
+/// that the replicas delivered, as fractions of the file.
 fn skip(rig: &Rig, size: u64, (take, stride, block): (u64, u64, u64)) -> (f64, f64) {
     let file = File::open(rig.at("data")).unwrap();
     let mut buf = vec![0; block as usize];
@@ -191,7 +190,7 @@ fn skip(rig: &Rig, size: u64, (take, stride, block): (u64, u64, u64)) -> (f64, f
             file.read_exact_at(&mut buf, at).unwrap();
         }
     }
-    // What is read ahead may be on its way still.
+    // Readahead may still be in flight.
     let status = rig.eventually("nothing is in flight", |status| {
         status.gauges.segments_in_flight + status.gauges.segments_waiting == 0
     });
@@ -199,7 +198,7 @@ fn skip(rig: &Rig, size: u64, (take, stride, block): (u64, u64, u64)) -> (f64, f
     (part(status.counters.bytes_delivered), part(rig.delivered()))
 }
 
-/// So much read, so much left out, and in what blocks it is read.
+/// Bytes read, bytes skipped, and the size of the blocks.
 const SKIPS: [(u64, u64, u64); 6] = [
     (MIB, 2 * MIB, MIB),
     (MIB, 2 * MIB, 128 * KIB),
@@ -217,7 +216,7 @@ fn who_skips_half_of_a_file_has_half_of_it_read() {
     let exact = "[fuse]\nkernel_readahead = \"0B\"";
     let whole_parts = SKIPS.iter().filter(|(take, _, block)| take == block);
     let cases = (SKIPS.iter().map(|skip| ("cache = \"direct\"", "", skip)))
-        // What is read in one go the kernel does not enlarge.
+        // The kernel does not enlarge a single read.
         .chain(whole_parts.map(|skip| (kernel, "", skip)))
         // Without its readahead it enlarges nothing.
         .chain(SKIPS.iter().map(|skip| (kernel, exact, skip)));
@@ -228,9 +227,8 @@ fn who_skips_half_of_a_file_has_half_of_it_read() {
     }
 }
 
-/// The kernel's own readahead asks for more than is read; fanfs's adds little to
-/// that, though requests that several threads take may overtake each other and
-/// look like new runs.
+/// The kernel's own readahead requests more than is read. fanfs's readahead adds little to that,
+/// though requests that several threads take may overtake each other and look like new runs.
 #[test]
 fn readahead_of_the_kernel_is_not_read_ahead_of() {
     for pattern in SKIPS {

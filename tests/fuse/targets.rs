@@ -31,7 +31,7 @@ fn renamed(plain: bool, rest: &'static str) -> Option<(Rig, File)> {
             return None;
         }
     }
-    // A single replica, so it has the file open.
+    // A single replica, so it is the one with the open file.
     let rig = mount(room, &Setup { replicas: 1, write: true, plain, rest, ..Setup::default() });
     let file = File::open(rig.at("a")).unwrap();
     fs::rename(rig.source(0, "a"), rig.source(0, "moved")).unwrap();
@@ -144,7 +144,7 @@ fn rights_and_sizes_below_a_nested_mount_are_not_set_on_another_file() {
     assert_eq!(of_file("a"), before);
 }
 
-/// The kernel opens the file that it knows. It has to look the name up again.
+/// The kernel opens the file that it knows. It must look the name up again.
 #[test]
 fn what_another_client_has_removed_is_created_and_not_found_missing() {
     let rest = "[fuse]\nattribute_ttl = \"1h\"\n";

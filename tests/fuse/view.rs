@@ -1,5 +1,4 @@
-//! Names and attributes as they were: the mount of another client shows them until its
-//! caches expire.
+//! Old names and attributes: the mount of another client shows them until its caches expire.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fanfs::backend::{Attr, Backend, BackendError, DirEntry, FileKind, ObjectRef, Result};
 use rustix::io::Errno;
 
-/// A whole tree, as a replica showed it once.
+/// A whole tree, as a replica once showed it.
 #[derive(Default)]
 pub(crate) struct View {
     attrs: HashMap<PathBuf, Attr>,
@@ -15,7 +14,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// What `backend` shows now.
+    /// The current state of `backend`.
     pub(crate) fn of(backend: &dyn Backend) -> Self {
         let mut view = Self::default();
         let mut left = vec![PathBuf::new()];

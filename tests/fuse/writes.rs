@@ -1,5 +1,5 @@
-//! Changes: all on the write replica, each once, and what happens to them when it
-//! fails, hangs or is slow.
+//! Changes: the write replica makes each of them once; and their results if they fail, hang or are
+//! slow.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -28,7 +28,7 @@ fn rig(rest: &'static str) -> Rig {
     mount(room, &Setup { write: true, rest, ..Setup::default() })
 }
 
-/// What each replica was asked to change.
+/// The changes that each replica was asked for.
 fn changes(rig: &Rig) -> Vec<Vec<Call>> {
     let is_change = |call: &Call| {
         use Call::{Allocate, Change, Copy, FileChange, FileSet, OpenToWrite, Write};
@@ -42,7 +42,7 @@ fn errno<T>(result: io::Result<T>) -> Option<Errno> {
     result.err().as_ref().and_then(Errno::from_io_error)
 }
 
-/// Every change that there is, each of them once.
+/// Every kind of change, each once.
 fn everything_once(at: impl Fn(&str) -> std::path::PathBuf) {
     use rustix::fs::{FallocateFlags, FileType, Gid, Mode, Timestamps, Uid};
     fs::create_dir(at("d")).unwrap();
@@ -110,7 +110,7 @@ fn every_change_goes_to_the_write_replica_once() {
     let changes = changes(&rig);
     assert!(changes[0].is_empty() && changes[2].is_empty(), "{changes:?}");
     let names: Vec<_> = changes[1].iter().map(name).collect();
-    // The recorder hides from copy_file_range(2) what it is to copy to: it writes.
+    // The recorder hides the target from copy_file_range(2), so it is written instead.
     let expected = "mkdir, mknod, open, write, fallocate, copy_file_range, write, ftruncate, \
                     fsync or close, fsync or close, link, symlink, rename, rename, set, set, \
                     set, set, setxattr, removexattr, fsync of a directory, unlink, unlink, \
@@ -120,7 +120,7 @@ fn every_change_goes_to_the_write_replica_once() {
     rig.expect_quiet();
 }
 
-/// The time of this machine may be another one.
+/// This machine's time may differ from the server's.
 #[test]
 fn times_set_to_now_are_left_to_the_write_replica() {
     let rig = rig(SECOND);
@@ -172,7 +172,7 @@ fn a_change_that_fails_is_tried_nowhere_else() {
         let rig = rig(SECOND);
         rig.record();
         rig.scripts[1].add(FaultRule::always(FaultOp::Mutation, Fault::Errno(error)));
-        // ESTALE alone is tried again, by the kernel, which looks the path up anew.
+        // The kernel retries only ESTALE, after another lookup of the path.
         let times = if error == Errno::STALE { 2 } else { 1 };
         assert_eq!(errno(fs::create_dir(rig.at("d"))), Some(error));
         let changes = changes(&rig);
@@ -198,7 +198,7 @@ fn a_change_on_a_hung_replica_ends_at_its_deadline_and_is_not_begun_later() {
         }
     });
     let took = started.elapsed();
-    // The kernel has one directory's changes take turns, and looks names up before.
+    // The kernel serializes the changes of one directory, and looks names up before.
     assert!(took < Duration::from_secs(60), "{took:?}");
     assert_eq!(fs::read(rig.at("old")).unwrap().len(), 3 * MIB, "reads go on");
     rig.scripts[1].heal();
@@ -216,7 +216,7 @@ fn what_was_written_and_lost_is_told_by_the_write_or_by_the_next_fsync() {
     file.write_all(b"one").unwrap();
     rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Write, Fault::Hang) });
     assert_eq!(errno(file.write_all(b"two")), Some(Errno::TIMEDOUT));
-    // It may still be under way, and must not overtake what comes now.
+    // It may still be in flight, and later changes must not overtake it.
     assert_eq!(errno(file.write_all(b"three")), Some(Errno::IO));
     rig.scripts[1].heal();
     assert!(errno(file.sync_all()).is_some(), "silence");
@@ -262,7 +262,7 @@ fn while_a_file_is_written_all_read_it_from_the_write_replica_and_then_from_all(
     loop {
         let got = fs::read(rig.at("old")).unwrap();
         assert!(got == new, "other bytes");
-        // The kernel keeps what was written in its cache.
+        // The kernel keeps the written bytes in its cache.
         rustix::fs::fadvise(&reader, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         let read: Vec<_> = rig.recorded().iter().map(|calls| reads(calls)).collect();
         if read[0] > 0 && read[2] > 0 {
@@ -274,14 +274,14 @@ fn while_a_file_is_written_all_read_it_from_the_write_replica_and_then_from_all(
     rig.expect_quiet();
 }
 
-/// Another replica that shows the old version is kept off the file.
+/// Another replica that shows the old version is not used for the file.
 #[test]
 fn who_shows_the_version_before_a_write_is_not_read() {
     let room = tree();
     fs::write(root(&room).join("f"), b"old").unwrap();
     let rig = mount(room, &Setup { write: true, rest: SECOND, ..Setup::default() });
     assert_eq!(fs::read(rig.at("f")).unwrap(), b"old");
-    // What a mount does whose names are old: the new file is not there.
+    // As a mount with outdated names: the new file is not there.
     for other in [0, 2] {
         rig.scripts[other].add(FaultRule::always(FaultOp::Open, Fault::Errno(Errno::NOENT)));
         rig.scripts[other].add(FaultRule::always(FaultOp::Metadata, Fault::Errno(Errno::NOENT)));
@@ -296,7 +296,7 @@ fn who_shows_the_version_before_a_write_is_not_read() {
     assert_eq!(names, ["f"]);
 }
 
-/// A write that nobody waits for any more is not done after a later one.
+/// An abandoned write is not made after a later one.
 #[test]
 fn what_was_given_up_does_not_come_after_what_was_done_later() {
     let rig = rig(IMPATIENT);
@@ -327,7 +327,7 @@ fn what_was_given_up_does_not_come_after_what_was_done_later() {
     assert_eq!(writes, 2, "the one that hung, and the last: no other was begun");
 }
 
-/// Somebody reads it, and it is changed by nobody who has it open to be written.
+/// The file is read while a call changes it, and no handle has it open for writing.
 #[test]
 fn reads_beside_a_change_that_takes_long_wait_for_it() {
     let rig = rig(SECOND);
@@ -407,7 +407,7 @@ fn appends_go_to_the_end_that_the_write_replica_knows() {
     assert_eq!(fs::read(rig.source(0, "log")).unwrap(), b"one two three");
 }
 
-/// fsync(2) concerns the file: data from another descriptor must be safe after it.
+/// fsync(2) concerns the file: data written through another descriptor must be safe after it.
 #[test]
 fn fsync_reaches_the_replica_whatever_descriptor_it_is_called_on() {
     let rig = rig(SECOND);
@@ -434,7 +434,7 @@ fn fsync_reaches_the_replica_whatever_descriptor_it_is_called_on() {
     rig.expect_quiet();
 }
 
-/// The replicas that fsync of a file and of a directory asks, in a read-only volume of
+/// The replicas that an fsync of a file and of a directory reaches, in a read-only volume of
 /// `replicas`: one, and a second one only if the machine is so busy that the first seems slow.
 fn fsync_asks_one_replica(replicas: usize) {
     let room = tree();
@@ -507,7 +507,7 @@ fn times_before_1970_are_kept() {
     }
 }
 
-/// Sizes and holes as the write replica has them.
+/// Sizes and holes as on the write replica.
 #[test]
 fn holes_are_made_found_and_copied() {
     let rig = rig(SECOND);
@@ -588,7 +588,7 @@ fn nothing_of_a_foreign_path_is_changed() {
     }
 }
 
-/// The kernel would take it for the file's end, and cut the file short in its cache.
+/// The kernel would take it for the end of the file, and truncate the file in its cache.
 #[test]
 fn a_write_replica_that_ends_a_file_before_its_own_size_is_not_believed() {
     for read in ["cache = \"kernel\"", "cache = \"direct\""] {
@@ -602,7 +602,7 @@ fn a_write_replica_that_ends_a_file_before_its_own_size_is_not_believed() {
         rig.scripts[0].heal();
         assert_eq!(reader.metadata().unwrap().len(), MIB as u64, "{read}");
         assert_eq!(reader.read_at(&mut [0; 4096], 8192).unwrap(), 4096, "{read}");
-        // What is the end is the end.
+        // A true end of the file is accepted.
         assert_eq!(reader.read_at(&mut [0; 4096], MIB as u64 - 10).unwrap(), 10, "{read}");
         drop((reader, writer));
         rig.expect_quiet();
@@ -625,9 +625,9 @@ fn a_read_that_is_done_again_ends_by_its_first_deadline() {
             (errno(reader.read_at(&mut [0; 4096], 0)), started.elapsed())
         });
         rig.eventually("it waits", |status| status.gauges.requests > 0);
-        // Now it has to be read again, from the write replica.
+        // Now it must be read again, from the write replica.
         let writer = File::options().write(true).open(rig.at("f")).unwrap();
-        // So much sooner than a deadline that begins now does the first one end.
+        // The first deadline ends this much sooner than one that starts now.
         std::thread::sleep(DEADLINE / 2);
         let again = Instant::now();
         rig.scripts[0].replace(hang);
@@ -642,14 +642,14 @@ fn a_read_that_is_done_again_ends_by_its_first_deadline() {
     rig.expect_quiet();
 }
 
-/// fanfs repeats a lookup whose answer may be older than a change. The repetition keeps
-/// the first call's deadline.
+/// fanfs repeats a lookup whose answer may be older than a change. The repetition keeps the first
+/// call's deadline.
 #[test]
 fn a_lookup_that_is_done_again_ends_by_its_first_deadline() {
     let room = tree();
     fs::write(root(&room).join("f"), "x").unwrap();
     fs::hard_link(root(&room).join("f"), root(&room).join("g")).unwrap();
-    // The first answer comes after so long, which no deadline that begins then may add to.
+    // The first answer comes after this delay; a deadline that started then would add to it.
     const FIRST: Duration = Duration::from_secs(6);
     const DEADLINE: Duration = Duration::from_secs(8);
     let read = "deadline = \"8s\"\ndeadline_all = \"8s\"\nattempt_deadline = \"500ms\"";

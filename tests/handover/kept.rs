@@ -1,4 +1,4 @@
-//! A daemon that is killed while somebody else has the device open.
+//! A daemon that is killed while another process has the device open.
 
 use std::fs::{self, File};
 use std::io::IoSliceMut;
@@ -33,7 +33,7 @@ fn reads_go_on_when_the_daemon_is_killed() {
         std::thread::sleep(Duration::from_millis(300));
         kill(&room);
     }
-    // A successor is kept as well.
+    // The keeper also keeps a successor.
     room.expect(&["upgrade", "mnt"]);
     kill(&room);
     load.end_well();
@@ -48,7 +48,7 @@ fn reads_go_on_when_the_daemon_is_killed() {
     }));
 }
 
-/// What the kernel was told by the daemon before is not believed where it has changed.
+/// Attributes that the earlier daemon sent to the kernel are not trusted after a change.
 #[test]
 fn an_open_after_a_change_sees_the_new_size_whoever_serves() {
     if !kernel_resends() {
@@ -146,14 +146,14 @@ fn one_that_dies_again_and_again_is_given_up() {
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
     assert!(room.mounted().is_some());
     room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
-    // Told to end, the keeper unmounts.
+    // Asked to end, the keeper unmounts.
     let served = daemon(&room).as_raw_nonzero().get();
     let keeper = room.daemons().into_iter().find(|pid| *pid != served).unwrap();
     kill_process(Pid::from_raw(keeper).unwrap(), Signal::TERM).unwrap();
     room.expect_gone();
 }
 
-/// What systemd does for a service with FileDescriptorStoreMax, as far as it matters.
+/// The relevant part of systemd's behavior for a service with FileDescriptorStoreMax.
 struct Manager {
     socket: UnixDatagram,
     device: Option<OwnedFd>,
@@ -163,12 +163,12 @@ struct Manager {
 impl Manager {
     fn new(room: &Room) -> Self {
         let socket = UnixDatagram::bind(room.path("notify")).unwrap();
-        // Who fails lets go of the device, and so ends who waits for the mount.
+        // A failing test closes the device, and so ends the processes that wait for the mount.
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Self { socket, device: None, said: Vec::new() }
     }
 
-    /// What the unit has done before each start, also where the device is kept.
+    /// The unit's command before each start, also when the device is kept.
     fn prepare(room: &Room) {
         let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/fanfs@.service");
         let unit = fs::read_to_string(unit).unwrap();
@@ -215,12 +215,12 @@ impl Manager {
     }
 }
 
-/// Starts a service as sd_listen_fds(3) wants it.
+/// Starts a service as sd_listen_fds(3) requires.
 const LISTENING: &str = "exec env LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=fuse \
     \"$1\" mount -f v.toml mnt 3<&0 </dev/null";
 
-/// Readers in a process of their own. This one starts daemons: its children have what it
-/// has open for a moment, and closing that waits for the daemon that is to be started.
+/// Readers in a separate process. This process starts daemons: its children have its open files for
+/// a moment, and closing those waits for the daemon that is about to start.
 fn readers(room: &Room) -> Option<Child> {
     if !needs::program("python3") {
         return None;
@@ -245,7 +245,7 @@ fn systemd_keeps_the_device() {
     }
     let mut manager = Manager::new(&room);
     let mut first = {
-        // The first one is given nothing.
+        // The first daemon gets no descriptor.
         let mut command = room.fanfs(&["mount", "-f", "v.toml", "mnt"]);
         command.env("NOTIFY_SOCKET", room.path("notify")).env("WATCHDOG_USEC", "4000000");
         let child = command.spawn().unwrap();

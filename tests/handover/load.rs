@@ -1,4 +1,4 @@
-//! Readers that do not stop, and look at every byte.
+//! Readers that never stop, and check every byte.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,7 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::room::Room;
 
-/// What readers came to.
+/// The readers' results.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) reads: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Outcome {
     pub(crate) longest: Duration,
 }
 
-/// Readers at work.
+/// Running readers.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     readers: Vec<JoinHandle<Outcome>>,
@@ -56,7 +56,7 @@ impl Load {
         Self { stop, readers }
     }
 
-    /// What they came to.
+    /// The result so far.
     pub(crate) fn end(self) -> Outcome {
         self.stop.store(true, Ordering::Relaxed);
         let mut sum = Outcome::default();
@@ -71,12 +71,12 @@ impl Load {
         sum
     }
 
-    /// None failed, was wrong or stood still for long.
+    /// No read failed, was wrong or stalled for long.
     pub(crate) fn end_well(self) {
         let outcome = self.end();
         assert!(outcome.failed.is_empty() && outcome.wrong == 0, "{outcome:?}");
         assert!(outcome.reads > 100, "{outcome:?}");
-        // The promise is a figure of benches/handover; a request that was lost takes 30 s.
+        // benches/handover measures the promised pause; a lost request takes 30 s.
         assert!(outcome.longest < Duration::from_secs(25), "{outcome:?}");
     }
 }
@@ -99,7 +99,7 @@ fn libc_direct() -> i32 {
 
 fn read(file: &File, block: usize, flags: i32, expected: &[u8], stop: &AtomicBool) -> Outcome {
     let mut outcome = Outcome::default();
-    // Aligned, as O_DIRECT wants it.
+    // Aligned, as O_DIRECT requires.
     let mut space = vec![0u8; block + 4096];
     let start = space.as_ptr().align_offset(4096);
     let buffer = &mut space[start..start + block];

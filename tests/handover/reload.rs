@@ -1,4 +1,4 @@
-//! `fanfs reload`, and ends.
+//! `fanfs reload`, and the end of a mount.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn replicas_come_and_go_while_files_are_read() {
     volume(&room, "other.toml", "v", 1, "ro");
     room.expect(&["reload", "mnt", "other.toml"]);
     assert_eq!(replicas(&room), 1);
-    // What it is told once more is the file that it was told last.
+    // A repeated reload without a file reads the file named last.
     volume(&room, "other.toml", "v", 2, "ro");
     let before = daemon(&room);
     kill_process(before, Signal::HUP).unwrap();

@@ -1,5 +1,5 @@
-//! ext4 gives the inode number of a removed file to the next one. What still refers to the
-//! removed file never reaches that one.
+//! ext4 reuses the inode number of a removed file for the next one. References to the removed file
+//! never reach the next file.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ struct Ext4 {
 }
 
 impl Ext4 {
-    /// None where that is not possible here.
+    /// `None` where that is not possible.
     fn new() -> Option<Self> {
         let has_loops = Path::new("/dev/loop-control").exists();
         if !needs::root()
@@ -47,9 +47,9 @@ impl Ext4 {
         self.room.path("mnt").join(name)
     }
 
-    /// Makes the file, with the number of one that was removed: a daemon closes that one a
-    /// little after its last user. Files with other numbers are kept until then, because ext4
-    /// gives the lowest free number, and a lower one may have become free meanwhile.
+    /// Creates the file with the number of a removed one. A daemon closes a removed file a little
+    /// after its last use. Files with other numbers are kept until then, because ext4 allocates the
+    /// lowest free number, and a lower one may have become free meanwhile.
     fn make_with(&self, number: u64, path: &Path) {
         let mut others = Vec::new();
         self.room.eventually("ext4 uses the number again", || {
@@ -66,7 +66,7 @@ impl Ext4 {
         }
     }
 
-    /// Makes `f`, with a number above one that is free.
+    /// Creates `f` with a number above a free one.
     fn make_above_a_free_number(&self) {
         let lower = self.on_replica("lower");
         make(&lower);
@@ -81,13 +81,13 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // A test that fails leaves the mount as well.
+        // A failed test leaves the mount behind as well.
         let _ = Command::new("umount").args(["-q", "-l"]).arg(self.room.path("mnt")).status();
         let _ = Command::new("umount").args(["-q", "-l"]).arg(self.room.path("tree")).status();
     }
 }
 
-/// A process that is stopped until this is dropped, also where a test fails.
+/// A process that is stopped until this is dropped, also after a failed test.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -108,7 +108,7 @@ fn is_stale<T: std::fmt::Debug>(answer: io::Result<T>) {
     assert_eq!(error, Some(rustix::io::Errno::STALE.raw_os_error()));
 }
 
-/// Every use of a descriptor of the removed file fails, and `new` is as it was made.
+/// Every use of a descriptor of the removed file fails, and `new` is unchanged.
 fn expect_apart(old: &File, new: &Path) {
     is_stale(old.read_at(&mut [0; 9], 0));
     is_stale(old.write_at(b"WRONG", 0));

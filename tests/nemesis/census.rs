@@ -1,10 +1,10 @@
-//! What this process has: threads, descriptors, memory, mounts.
+//! Resources of this process: threads, descriptors, memory, mounts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What must be as many after a round as before.
+/// Resources whose number must be the same after a round as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) threads: usize,
@@ -24,7 +24,7 @@ impl Census {
         }
     }
 
-    /// Waits until there is no more than this; what is left over, if there is.
+    /// Waits until there are no more than these; returns any excess.
     pub(crate) fn expect(&self) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(5);
         loop {

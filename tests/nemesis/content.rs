@@ -1,8 +1,8 @@
-//! The files, and what every byte of them must be.
+//! The files, and the right value of every byte.
 //!
-//! A byte is a function of its file, the version and the offset, so that whoever
-//! has read some knows whose they are. Most files stay as they are; *stamped* ones
-//! are written again and again, and each block says by which pass.
+//! A byte is a function of its file, the version and the offset, so bytes that were read show which
+//! file and version they belong to. Most files never change. *Stamped* ones are written again and
+//! again, and each block names its pass.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,17 +26,17 @@ pub(crate) const STAMPED: [u64; 3] = [8 << 10, 300 << 10, 3 << 20];
 /// Bytes of each file that is written once.
 pub(crate) const BLOCK_OF_FILES: usize = 64 << 10;
 
-/// A file that stays as it is.
+/// A file that never changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fixed {
     number: u64,
     pub(crate) size: u64,
 }
 
-/// The version that all replicas show but who has diverged.
+/// The version that all replicas show except a diverged one.
 pub(crate) const USUAL: u64 = 1;
 
-/// The version of who has diverged.
+/// The version of a diverged replica.
 pub(crate) const DIVERGED: u64 = 2;
 
 impl Fixed {
@@ -46,7 +46,7 @@ impl Fixed {
 
     pub(crate) fn small(directory: u64, index: u64) -> Self {
         let number = 100 + directory * SMALL + index;
-        // From nothing to 20 KB.
+        // From 0 to 20 KB.
         Self { number, size: number * 7919 % 20_011 * u64::from(index > 0) }
     }
 
@@ -78,7 +78,7 @@ impl Fixed {
         bytes
     }
 
-    /// Whether `bytes` are what the file has at `from`; else what is wrong.
+    /// Whether `bytes` are the file's content at `from`; otherwise the difference.
     pub(crate) fn check(&self, from: u64, bytes: &[u8], wanted: usize) -> Result<(), String> {
         let there = self.size.saturating_sub(from).min(wanted as u64) as usize;
         let path = self.path();
@@ -132,7 +132,7 @@ pub(crate) fn stamped(index: usize) -> PathBuf {
     format!("stamped{index}").into()
 }
 
-/// Where its blocks begin, in stamps: no other file has such ones.
+/// The start of its blocks, in stamps; no other file has the same.
 pub(crate) fn origin(index: usize) -> u64 {
     (1 + index as u64) << 44
 }

@@ -1,15 +1,15 @@
-//! What every call came to, and whether that was allowed.
+//! The result of every call, and whether it was allowed.
 //!
-//! - While some replica is well from a call's begin to its end, the call succeeds
-//!   within the judge's bound, for each request that it consists of.
-//! - Otherwise it ends by the deadline and a tenth after what was queued before it was
-//!   answered, for which it may wait as long, with its bytes or with an errno that
-//!   docs/SEMANTICS.md names.
-//! - Bytes are right, always.
+//! - While some replica is healthy from a call's start to its end, the call succeeds within the
+//!   judge's bound, for each request that it consists of.
+//! - Otherwise it ends by the deadline plus a tenth. The time starts once the requests queued
+//!   before it were answered, for which it may wait as long. It ends with its bytes, or with an
+//!   errno that docs/SEMANTICS.md names.
+//! - Bytes are always right.
 //!
-//! A machine that does not let this process run makes everything late. How late, a
-//! thread measures that does nothing but sleep ([`Machine`]); so much is allowed on top,
-//! [`HOPS`] times, as a call is handed from thread to thread.
+//! A machine that does not run this process makes everything late. A thread that only sleeps
+//! measures how late ([`Machine`]). The limits allow [`HOPS`] times that delay, because a call is
+//! handed from thread to thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,23 +24,23 @@ use crate::machine::{HOPS, Machine};
 use crate::schedule::Schedule;
 use crate::world::DEADLINE;
 
-/// Healing may take so long after its scheduled time, beside what the machine is late.
+/// A heal may take this long after its scheduled time, plus the machine's delay.
 const HEALING: Duration = Duration::from_millis(100);
 
-/// The errnos that docs/SEMANTICS.md allows while no replica is well: EIO, ETIMEDOUT, ESTALE,
+/// The errnos that docs/SEMANTICS.md allows while no replica is healthy: EIO, ETIMEDOUT, ESTALE,
 /// and the replica's own. A FUSE replica answers ENOTCONN once its server has died, and
-/// ECONNABORTED to the calls that were under way then.
+/// ECONNABORTED to the calls that were in flight then.
 const DOCUMENTED: [i32; 5] = [5, 110, 116, 107, 103];
 
-/// What a call is about.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     /// Requests that it consists of, one after the other.
     pub(crate) requests: u32,
-    /// It may fail, though some replica is well: the one that it needs may not be.
+    /// It may fail although some replica is healthy: the one that it needs may not be.
     pub(crate) may_fail: bool,
-    /// By when each of its requests ends.
+    /// The time within which each of its requests ends.
     pub(crate) deadline: Duration,
     /// Whether it counts as a read in the report.
     pub(crate) is_read: bool,
@@ -64,7 +64,7 @@ impl Call {
     }
 }
 
-/// What a worker is doing right now.
+/// A worker's current call.
 #[derive(Clone, Copy)]
 struct Pending {
     call: Call,
@@ -127,12 +127,12 @@ impl Judge {
         }
     }
 
-    /// Allows calls that may fail so much more time, for the restart of a daemon.
+    /// Gives calls that may fail this much more time, for the restart of a daemon.
     pub(crate) fn with_grace(self, grace: Duration) -> Self {
         Self { grace, ..self }
     }
 
-    /// Time since the begin, which is the schedule's.
+    /// Time since the start, which is also the schedule's.
     pub(crate) fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -147,7 +147,7 @@ impl Judge {
         Seat(pending.len() - 1)
     }
 
-    /// Makes a call and judges how it ended; its value where it succeeded.
+    /// Makes a call and judges its result; returns its value if it succeeded.
     pub(crate) fn make<T>(
         &self,
         seat: Seat,
@@ -189,13 +189,13 @@ impl Judge {
         }
     }
 
-    /// The longest that a call may take.
+    /// The longest time that a call may take.
     fn limit(&self, call: Call, must_succeed: bool, from: Duration, until: Duration) -> Duration {
         let each = if must_succeed { self.bound } else { call.deadline.mul_f64(2.1) + self.grace };
         each * call.requests + self.machine.late(from, until) * HOPS
     }
 
-    /// Bytes that were read and are right, or what is wrong with them.
+    /// The correct bytes that were read, or the error in them.
     pub(crate) fn bytes(&self, result: Result<u64, String>) {
         match result {
             Ok(bytes) => {
@@ -208,7 +208,7 @@ impl Judge {
         }
     }
 
-    /// Something that must not be.
+    /// A violation.
     pub(crate) fn note(&self, text: String, at: Duration) {
         let state = self.schedule.state(at);
         let text = format!("seed {}, {:.3} s ({state}): {text}", self.seed, at.as_secs_f64());
@@ -219,7 +219,7 @@ impl Judge {
         }
     }
 
-    /// Looks for calls that should have ended; false where one will not, it seems.
+    /// Looks for calls that should have ended; `false` if one apparently never will.
     pub(crate) fn look(&self) -> bool {
         let now = self.now();
         let pending: Vec<Pending> = self.pending.lock().iter().flatten().copied().collect();
@@ -257,20 +257,20 @@ impl Judge {
     }
 }
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) reads: u64,
     pub(crate) others: u64,
     pub(crate) bytes: u64,
     pub(crate) wrong: u64,
-    /// Calls that failed and were not allowed to.
+    /// Calls that failed although they were not allowed to.
     pub(crate) failed: u64,
     pub(crate) failed_as_documented: u64,
     pub(crate) late: u64,
-    /// The longest that the machine did not let a thread run that could.
+    /// The machine's largest delay of a ready thread.
     pub(crate) machine_late_us: u32,
-    /// By what was the matter when they began.
+    /// By the replicas' state when they started.
     pub(crate) states: BTreeMap<&'static str, State>,
     pub(crate) violations: Vec<String>,
 }

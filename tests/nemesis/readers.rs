@@ -1,7 +1,7 @@
-//! Who reads the files that stay as they are, in every way there is.
+//! Readers of the files that never change, in every way of reading.
 //!
-//! Each reader is slow on purpose: what counts is what becomes of a call when a
-//! replica breaks in the midst of it, not how many there are.
+//! Each reader is slow on purpose: a call must be in flight when a replica breaks; the number of
+//! calls does not matter.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ use crate::judge::{Call, Judge, Seat};
 use crate::schedule::Random;
 use crate::stamp::Pages;
 
-/// How somebody reads.
+/// A way of reading.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Manner {
     /// A large file from the start to the end.
     Sequential,
-    /// Parts of large files anywhere.
+    /// Random parts of large files.
     Random,
     /// With O_DIRECT.
     Direct,
@@ -34,7 +34,7 @@ pub(crate) enum Manner {
     Looking,
 }
 
-/// Who reads at the same time.
+/// The concurrent readers.
 pub(crate) const CREW: [Manner; 8] = [
     Manner::Sequential,
     Manner::Sequential,
@@ -88,12 +88,12 @@ impl Reader<'_> {
         let opened = self
             .judge
             .make(self.seat, call, || File::options().read(true).custom_flags(flags).open(path))?;
-        // What the kernel has in memory tells nothing about replicas.
+        // Pages in the kernel's cache tell nothing about replicas.
         let _ = fadvise(&opened, 0, None, Advice::DontNeed);
         Some(opened)
     }
 
-    /// One pread, checked; false where it failed.
+    /// One pread, checked; `false` if it failed.
     fn pread(&self, file: &Fixed, from: &File, buf: &mut [u8], at: u64, call: Call) -> bool {
         let Some(len) = self.judge.make(self.seat, call, || from.read_at(buf, at)) else {
             return false;
@@ -109,7 +109,7 @@ impl Reader<'_> {
         let mut buf = vec![0; 128 << 10];
         let mut at = 0;
         while at < file.size && !self.judge.is_over() {
-            // Whoever fails goes on behind it.
+            // After a failure the reader continues behind it.
             self.pread(&file, &opened, &mut buf, at, Call::read("a sequential read"));
             at += buf.len() as u64;
             self.rest(12);
@@ -154,17 +154,17 @@ impl Reader<'_> {
         // SAFETY: a new mapping at a place that the kernel chooses.
         let map =
             unsafe { mmap(std::ptr::null_mut(), WINDOW, flags.0, flags.1, &opened, from).ok()? };
-        // A write from the mapping fails where a look at it would be SIGBUS.
+        // A write from the mapping fails where an access to it would be SIGBUS.
         let name = CString::new("fanfs-nemesis").ok()?;
         let copy = File::from(memfd_create(name, MemfdFlags::CLOEXEC).ok()?);
         for _ in 0..20 {
             let at = self.random.below((WINDOW / PART) as u64) as usize * PART;
-            // SAFETY: within the mapping, which stays until below; the bytes are
-            // only handed to a system call, which copes with pages that cannot be had.
+            // SAFETY: within the mapping, which stays until below; the bytes are only passed to a
+            // system call, which handles pages that are unavailable.
             let part = unsafe { std::slice::from_raw_parts(map.cast::<u8>().add(at), PART) };
             let call = Call::read("a read of mapped memory");
             let done = self.judge.make(self.seat, call, || match copy.write_at(part, 0) {
-                // EFAULT is what a page that cannot be had is called here.
+                // EFAULT is the error for an unavailable page here.
                 Err(error) if error.raw_os_error() == Some(14) => {
                     Err(io::Error::from_raw_os_error(5))
                 }
@@ -178,7 +178,7 @@ impl Reader<'_> {
             }
             self.rest(25);
         }
-        // SAFETY: the mapping from above; nobody has anything of it any more.
+        // SAFETY: the mapping from above; nothing refers to it any more.
         unsafe { munmap(map, WINDOW).ok() }
     }
 

@@ -1,23 +1,21 @@
-//! What goes wrong when: a pure function of a seed, for mounts and for simulations.
+//! The plan of failures: a pure function of a seed, for mounts and for simulations.
 //!
-//! An *episode* is one replica's trouble, from one time until another, when it is
-//! healed. While there is no *blackout*, a replica breaks only where another one
-//! has been well for [`SETTLED`]. So in every stretch of time that is shorter, one
-//! replica at least is well from its begin to its end; what must hold while one
-//! replica is well can be asked of every call.
+//! An *episode* is one replica's trouble, from one time until another, when it is healed. Except
+//! during a *blackout*, a replica breaks only while another one has been healthy for [`SETTLED`].
+//! So in every shorter stretch of time at least one replica is healthy throughout, and every call
+//! must keep the promises that need one healthy replica.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A replica breaks only where another one has been well for so long.
+/// A replica breaks only if another one has been healthy for this long.
 pub(crate) const SETTLED: Duration = Duration::from_secs(4);
 
-/// And a copy is of another version only where the first has been well for so long,
-/// and stays so: it is asked again then, and says what is right. While it is not
-/// asked the next one decides.
+/// A copy diverges only if the first copy has been healthy for this long, and stays so: it is asked
+/// again by then, and decides which version is right. While it is not asked the next one decides.
 const DECIDES: Duration = Duration::from_secs(20);
 
-/// Which calls are troubled.
+/// The affected calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
     Reads,
@@ -31,7 +29,7 @@ pub(crate) enum Calls {
 pub(crate) enum Trouble {
     /// It does not answer until it is healed.
     Hang(Calls),
-    /// It takes so many times as long as usual.
+    /// Calls take this many times as long as usual.
     Slow(u32),
     /// It answers with this errno.
     Error(i32, Calls),
@@ -43,7 +41,7 @@ pub(crate) enum Trouble {
     Flap(Duration, bool),
     /// It shows another version of its files.
     Diverged,
-    /// Its mount has gone; what is under it looks like another version.
+    /// Its mount is gone; the directory beneath looks like another version.
     Unmounted,
 }
 
@@ -68,7 +66,7 @@ pub(crate) struct Episode {
     pub(crate) replica: usize,
     pub(crate) trouble: Trouble,
     pub(crate) from: Duration,
-    /// When it is healed.
+    /// The time of its heal.
     pub(crate) until: Duration,
 }
 
@@ -78,20 +76,20 @@ impl Episode {
     }
 }
 
-/// What a schedule may be made of.
+/// The permitted contents of a schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Menu {
     pub(crate) replicas: usize,
     pub(crate) length: Duration,
-    /// Whether there may be times when nobody is well.
+    /// Whether there may be times when no replica is healthy.
     pub(crate) blackouts: bool,
-    /// The only one whose files may be of another version, if any.
+    /// The only replica whose files may be of another version, if any.
     pub(crate) diverging: Option<usize>,
     /// Whether mounts can be taken away.
     pub(crate) unmounts: bool,
 }
 
-/// All that goes wrong, in order of its begin.
+/// All failures, in order of their start.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     pub(crate) episodes: Vec<Episode>,
@@ -103,7 +101,7 @@ pub(crate) struct Schedule {
 pub(crate) struct Event {
     pub(crate) at: Duration,
     pub(crate) replica: usize,
-    /// A [`Trouble::Flap`] is told as what it consists of.
+    /// A [`Trouble::Flap`] is reported as its parts.
     pub(crate) trouble: Option<Trouble>,
 }
 
@@ -111,20 +109,20 @@ const EIO: i32 = 5;
 const ETIMEDOUT: i32 = 110;
 const ESTALE: i32 = 116;
 const ENOTCONN: i32 = 107;
-/// ERESTARTSYS, which no application should ever see.
+/// ERESTARTSYS, which no application may ever see.
 const ERESTARTSYS: i32 = 512;
 
 impl Schedule {
-    /// `episodes` are in the order of their beginnings.
+    /// `episodes` are in the order of their starts.
     pub(crate) fn new(episodes: Vec<Episode>, replicas: usize) -> Self {
         Self { episodes, replicas }
     }
 
-    /// The schedule that this seed stands for.
+    /// The schedule of this seed.
     pub(crate) fn of(seed: u64, menu: &Menu) -> Self {
         let mut random = Random::new(seed);
         let mut episodes: Vec<Episode> = Vec::new();
-        // When each is well again.
+        // The time when each is healthy again.
         let mut well = vec![Duration::ZERO; menu.replicas];
         let last = menu.length.saturating_sub(SETTLED);
         let mut at = Duration::from_millis(500);
@@ -181,7 +179,7 @@ impl Schedule {
         if menu.diverging == Some(replica) && random.below(4) == 0 {
             return Trouble::Diverged;
         }
-        // The rest of the schedule is the same where they cannot be.
+        // The rest of the schedule is the same if they are impossible.
         if random.below(8) == 0 {
             return if menu.unmounts { Trouble::Unmounted } else { Trouble::Hang(Calls::All) };
         }
@@ -195,17 +193,17 @@ impl Schedule {
         }
     }
 
-    /// Whether some replica is well all the time from `from` until `until`.
+    /// Whether some replica is healthy throughout `from` to `until`.
     pub(crate) fn spares(&self, from: Duration, until: Duration) -> bool {
         (0..self.replicas).any(|replica| self.is_well(replica, from, until))
     }
 
-    /// Whether `replica` is well all that time.
+    /// Whether `replica` is healthy throughout that time.
     pub(crate) fn is_well(&self, replica: usize, from: Duration, until: Duration) -> bool {
         !self.episodes.iter().any(|e| e.replica == replica && e.meets(from, until))
     }
 
-    /// What is the matter at some time, in a word.
+    /// The trouble at a time, in a word.
     pub(crate) fn state(&self, at: Duration) -> &'static str {
         let mut now = self.episodes.iter().filter(|episode| episode.meets(at, at));
         match (now.next(), now.next()) {
@@ -251,7 +249,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// A small generator (xorshift), so that everything repeats.
+/// A small random number generator (xorshift), so that everything repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -261,7 +259,7 @@ impl Random {
         Self((seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1)
     }
 
-    /// Another one, for somebody else.
+    /// An independent generator for another user.
     pub(crate) fn fork(&mut self) -> Self {
         Self::new(self.below(u64::MAX))
     }
@@ -273,7 +271,7 @@ impl Random {
         (self.0 >> 11) % bound.max(1)
     }
 
-    /// From `least` to `most` milliseconds, the shorter the likelier.
+    /// From `least` to `most` milliseconds; short times are more likely.
     pub(crate) fn time(&mut self, least: u64, most: u64) -> Duration {
         let span = most - least;
         let short = self.below(span + 1).min(self.below(span + 1));

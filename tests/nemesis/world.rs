@@ -1,4 +1,4 @@
-//! A mounted volume whose replicas can be troubled at any moment.
+//! A mounted volume whose replicas can fail at any moment.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -25,17 +25,16 @@ use tempfile::TempDir;
 use crate::content;
 use crate::schedule::{Calls, Menu, Random, Trouble};
 
-/// By when a request ends.
+/// The time within which a request ends.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long one replica may take before another is asked in any case.
 pub(crate) const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// How long a read takes when all is well: long enough to be under way when
-/// something happens.
+/// The duration of a read while all is healthy: long enough to be in flight when a failure starts.
 const USUAL: Duration = Duration::from_millis(1);
 
-/// By when a change ends.
+/// The time within which a change ends.
 pub(crate) const WRITE_DEADLINE: Duration = Duration::from_secs(3);
 
 /// How a volume is set up.
@@ -50,14 +49,14 @@ pub(crate) struct Setup {
     pub(crate) segment: &'static str,
     pub(crate) budget: &'static str,
     pub(crate) blackouts: bool,
-    /// Whether replicas' mounts can be taken away, for which one has to be root.
+    /// Whether replicas' mounts can be taken away, which needs root.
     pub(crate) unmounts: bool,
-    /// Who reads: so many of all readers there are, from this one on.
+    /// The readers: this many of all, starting with this one.
     pub(crate) crew: (usize, usize),
 }
 
 impl Setup {
-    /// What this seed stands for.
+    /// The setup of this seed.
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Random::new(!seed);
         Self {
@@ -74,9 +73,9 @@ impl Setup {
         }
     }
 
-    /// What may go wrong in it.
+    /// The failures that may occur in it.
     pub(crate) fn menu(&self, length: Duration) -> Menu {
-        // The first of the copies says which version is right.
+        // The first of the copies decides which version is right.
         let diverging = self.copies.then_some(self.replicas - 1);
         Menu {
             replicas: self.replicas,
@@ -87,8 +86,8 @@ impl Setup {
         }
     }
 
-    /// The longest that a call may take while one replica is well: every other one
-    /// is given its time, and what answers takes some of its own.
+    /// The longest time that a call may take while one replica is healthy: every other replica uses
+    /// its time, and the healthy one needs some of its own.
     pub(crate) fn bound(&self) -> Duration {
         ATTEMPT * self.replicas as u32 + Duration::from_millis(500)
     }
@@ -115,15 +114,14 @@ impl Setup {
     }
 }
 
-/// One replica's strings.
+/// The controls of one replica.
 struct Strings {
     script: Arc<FaultScript>,
     shows_diverged: Arc<AtomicBool>,
     place: Option<Place>,
 }
 
-/// Where a replica's tree is mounted, over a diverged one: that is what the place
-/// shows when the mount has gone.
+/// Where a replica's tree is mounted, over a diverged one, which appears when the mount is gone.
 struct Place {
     at: PathBuf,
     tree: PathBuf,
@@ -139,7 +137,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Mounts the tree, or takes the mount away from under whoever uses it.
+    /// Mounts the tree, or detaches the mount while it is in use.
     fn mount(&self, mounted: bool) {
         match (mounted, self.is_mounted.swap(mounted, Ordering::SeqCst)) {
             (true, false) => mount_bind(&self.tree, &self.at).expect("it can be mounted"),
@@ -158,7 +156,7 @@ impl Drop for Place {
 /// A mounted volume.
 pub(crate) struct World {
     mount: Option<Mount>,
-    // Their places are unmounted before the directories are removed.
+    // The replicas' mounts must end before the directories are removed.
     strings: Vec<Strings>,
     room: TempDir,
     /// The kernel's number of its connection.
@@ -212,7 +210,7 @@ impl World {
         self.mount.as_ref().expect("it is mounted").status()
     }
 
-    /// Troubles a replica, or heals it.
+    /// Breaks a replica, or heals it.
     pub(crate) fn turn(&self, replica: usize, trouble: Option<Trouble>) {
         let Strings { script, shows_diverged, place } = &self.strings[replica];
         script.heal();
@@ -246,14 +244,13 @@ impl World {
         (0..self.strings.len()).for_each(|replica| self.turn(replica, None));
     }
 
-    /// Has the kernel fail every request that waits: the way out when the daemon
-    /// does not answer.
+    /// Makes the kernel fail every waiting request: the last resort if the daemon does not answer.
     pub(crate) fn abort(&self) {
         abort(self.connection);
     }
 
-    /// What is not as it should be when nobody does anything: see `Gauges`. The
-    /// kernel sends releases a little after close(2).
+    /// The gauges that should be zero while no call is running: see `Gauges`. The kernel sends
+    /// releases a little after close(2).
     pub(crate) fn quiet(&self) -> std::result::Result<(), String> {
         let until = Instant::now() + 2 * DEADLINE;
         loop {
@@ -286,10 +283,10 @@ fn abort(connection: u32) {
     }
 }
 
-/// The connection of the volume that is mounted, or 0.
+/// The connection of the mounted volume, or 0.
 static MOUNTED: AtomicU32 = AtomicU32::new(0);
 
-/// The same, for whatever is mounted.
+/// The same, for any mount.
 pub(crate) fn abort_all() {
     match MOUNTED.load(Ordering::SeqCst) {
         0 => {}
@@ -306,7 +303,7 @@ fn ops(calls: Calls) -> &'static [FaultOp] {
     }
 }
 
-/// A directory that may turn into another one: what is open stays what it is.
+/// A directory that may turn into another one; open files keep theirs.
 struct Turning {
     trees: [DirBackend; 2],
     shows_diverged: Arc<AtomicBool>,

@@ -1,11 +1,10 @@
-//! Who writes the stamped files again and again, and who reads them meanwhile.
+//! Writers that rewrite the stamped files again and again, and readers beside them.
 //!
-//! A pass is *begun* before its first call and *published* when all of it has been
-//! written and closed. Who opens the file after that reads, in every block, that
-//! pass or one that was begun since. A pass that failed, as it may while the write
-//! replica is not well, is not published, and may have been made in part, or be
-//! made later, until one after it is published: what was given up must not come
-//! after what was written next.
+//! A pass is *begun* before its first call, and *published* when all of it has been written and
+//! closed. A reader that opens the file after that finds, in every block, that pass or one that was
+//! begun since. A pass may fail while the write replica is not healthy. Then it is not published,
+//! and may have been made in part, or be made later, until a later pass is published: an abandoned
+//! change must not follow the next one.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,7 +21,7 @@ use crate::schedule::Random;
 use crate::stamp::{self, BLOCK, Found};
 use crate::world::{DEADLINE, WRITE_DEADLINE};
 
-/// What its writer and its readers know of a stamped file.
+/// The writer's and the readers' knowledge of a stamped file.
 #[derive(Default)]
 pub(crate) struct Stamped {
     begun: AtomicU64,
@@ -30,15 +29,15 @@ pub(crate) struct Stamped {
     published: Mutex<(u64, u64)>,
 }
 
-/// The replica that carries out changes.
+/// The write replica.
 const WRITE_REPLICA: usize = 0;
 
-/// Whether a call that began now may fail: the write replica is troubled, or was
-/// and may have left a change behind that others wait for.
+/// Whether a call that starts now may fail: the write replica is broken, or was and may have left a
+/// change behind that others wait for.
 fn may_fail(judge: &Judge) -> bool {
     let now = judge.now();
     let from = now.saturating_sub(2 * WRITE_DEADLINE + DEADLINE);
-    // Far enough for every call that begins now.
+    // Long enough for every call that starts now.
     let until = now + 2 * DEADLINE;
     !judge.schedule.is_well(WRITE_REPLICA, from, until)
 }
@@ -53,7 +52,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Makes the files, before anything is troubled.
+    /// Creates the files, before anything breaks.
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         for (index, file) in self.files.iter().enumerate() {
             self.pass += 1;
@@ -94,7 +93,7 @@ impl Writer<'_> {
         requests: u32,
         make: impl FnOnce() -> io::Result<T>,
     ) -> Option<T> {
-        // The kernel looks names up before it has anything changed.
+        // The kernel looks names up before it requests a change.
         let call = Call::other(name, requests).within(WRITE_DEADLINE.max(DEADLINE));
         self.judge.make(self.seat, call.or_fail(may_fail(self.judge)), make)
     }
@@ -108,7 +107,7 @@ impl Writer<'_> {
             self.make("a truncation", 2, || opened.set_len(size))?;
         }
         self.write(index, &opened, size)?;
-        // close(2) tells nobody of its errors here; fsync(2) does.
+        // close(2) reports no errors here; fsync(2) does.
         self.make("an fsync", 2, || opened.sync_all())?;
         self.make("a close", 2, || {
             drop(opened);
@@ -121,8 +120,7 @@ impl Writer<'_> {
         let next = self.root.join(format!("next{}", self.pass));
         let replaced = self.try_to_replace(index, size, &next, &path);
         if replaced.is_none() {
-            // A rename that was given up may still be made, until there is nothing
-            // to be renamed.
+            // An abandoned rename may still be made, until its source is gone.
             while !self.judge.is_over() {
                 match fs::remove_file(&next) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -155,7 +153,7 @@ impl Writer<'_> {
             let len = (size - at).min(64 * BLOCK);
             let mut bytes = stamp::Pages::new(len as usize);
             stamp::write(self.pass, content::origin(index) + at, &mut bytes);
-            // As many requests as the kernel makes of it: it may write page by page.
+            // The number of requests that the kernel makes of it: it may write page by page.
             self.make("a write", 2, || to.write_all_at(&bytes, at))?;
             at += len;
         }
@@ -194,8 +192,8 @@ impl StampReader<'_> {
             let first = self.random.below(blocks);
             let mut bytes =
                 stamp::Pages::new(([1, 1, 2, 16][self.random.below(4) as usize] * BLOCK) as usize);
-            // Whoever else reads the page may have asked for it first, and been told by
-            // the deadline that it cannot be had: then it is asked for again.
+            // Another reader of the page may have requested it first and got a deadline error: then
+            // the kernel requests it again.
             let call = Call::read("a read of a stamped file").within(2 * DEADLINE);
             let call = call.or_fail(may_fail(self.judge));
             let read = || opened.read_at(&mut bytes, first * BLOCK);
@@ -216,7 +214,7 @@ impl StampReader<'_> {
     }
 }
 
-/// Each block is of one pass of `passes`; or, while there are several, of some.
+/// Each block is of one pass of `passes`; or, if several are possible, mixes some of them.
 fn check(
     bytes: &[u8],
     index: usize,

@@ -8,14 +8,14 @@ use rustix::thread::{
     set_thread_groups, set_thread_uid,
 };
 
-/// Who does something, in a thread of its own.
+/// The identity of a caller, which acts in its own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// Root, with all its capabilities.
     Root,
     /// Root without this one.
     Without(CapabilitySet),
-    /// Another user, who has none.
+    /// Another user, without capabilities.
     User,
 }
 

@@ -1,21 +1,19 @@
-//! Readers beside a writer: what was written before is what is read after.
+//! Readers beside a writer: reads return the data of earlier writes.
 //!
-//! The writer goes over each file again and again: in place, by truncating and
-//! writing, by writing another one and renaming it, longer and shorter ones. Each
-//! block of a pass carries its stamp. Readers open the files all the time, and of
-//! what they get each block must
+//! The writer rewrites each file again and again: in place, by truncating and writing, by writing
+//! another file and renaming it, longer and shorter ones. Each block of a pass carries its stamp.
+//! Readers open the files all the time, and each block that they read must
 //!
 //! - be intact, of one pass and in its place;
 //! - be no older than the pass that was published when they were about to open
 //!   (close-to-open);
-//! - where nothing was being written meanwhile, be the very block that was written
-//!   last, also by a handle that had been open long before (*at once*).
+//! - if no write was in flight, be the very block that was written last, also through a handle that
+//!   was opened long before (*at once*).
 //!
-//! Whether something was being written is known from a counter that is odd while
-//! the writer is inside a call: a read that began and ended at the same even count
-//! saw a file at rest. One that did not may get the old block or the new one, and
-//! on file systems that do not keep reads and writes apart (ext4 does not) some
-//! bytes of both; those are counted, and forbidden where a test says so.
+//! A counter that is odd while the writer is inside a call shows whether a write was in flight: a
+//! read that began and ended at the same even count saw a file at rest. Another read may get the
+//! old block or the new one, and on file systems that do not exclude reads and writes (as ext4 does
+//! not) some bytes of both. Those are counted, and forbidden if a test says so.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,26 +25,25 @@ use super::reader::Reader;
 use super::stamp::BLOCK;
 use super::writer::Writer;
 
-/// Sizes that the files have, give or take some.
+/// Approximate sizes of the files.
 const SIZES: [u64; 3] = [4 << 10, 300 << 10, 5 << 20];
 
-/// How the test is run.
+/// The setup of the test.
 pub(crate) struct Setup {
-    /// Where the writer writes, and where the readers read: one directory, or one
-    /// seen through two mounts.
+    /// The writer's and the readers' directories: one directory, or one seen through two mounts.
     pub(crate) write: PathBuf,
     pub(crate) read: PathBuf,
-    /// Reads in all.
+    /// Number of all reads.
     pub(crate) reads: u64,
     pub(crate) readers: u64,
-    /// What is written is seen when write(2) returns, and not only by those who
-    /// open the file after it was closed.
+    /// Data is visible when write(2) returns, and not only to readers that open the file after it
+    /// was closed.
     pub(crate) at_once: bool,
-    /// A block that is being written may be read in part old, in part new.
+    /// A read beside a write may return a block partly old, partly new.
     pub(crate) may_tear: bool,
     /// A file that was replaced may fail with ESTALE.
     pub(crate) may_be_stale: bool,
-    /// The writer rests so long after each pass.
+    /// The writer's pause after each pass.
     pub(crate) rest: Duration,
     pub(crate) seed: u64,
 }
@@ -67,25 +64,25 @@ impl Setup {
     }
 }
 
-/// What went on.
+/// The results.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) passes: u64,
     pub(crate) opens: u64,
     pub(crate) reads: u64,
     pub(crate) blocks: u64,
-    /// Reads during which nothing was written, that had to be exact.
+    /// Reads without a write in flight, which had to be exact.
     pub(crate) at_rest: u64,
-    /// Of those, by handles that were opened before the last pass.
+    /// Of those, reads through handles opened before the last pass.
     pub(crate) by_old_handles: u64,
-    /// Blocks in part old, in part new, each in a read beside a write.
+    /// Blocks partly old, partly new, each in a read beside a write.
     pub(crate) torn: u64,
-    /// Files that were read wholly, from open to close between two passes.
+    /// Files that were read completely, from open to close between two passes.
     pub(crate) quiet: u64,
     pub(crate) stale: u64,
 }
 
-/// The same, as it is set up; what was wrong is the error.
+/// The same with a setup; the error is the violation.
 pub(crate) fn attempt(setup: &Setup) -> Result<Report, String> {
     let files: Vec<_> = (0..).zip(SIZES).map(|(number, size)| Shared::new(number, size)).collect();
     let mut writer = Writer::new(setup);
@@ -141,20 +138,20 @@ impl Report {
     }
 }
 
-/// What writer and readers know of one file.
+/// The writer's and the readers' knowledge of one file.
 pub(crate) struct Shared {
     pub(crate) usual: u64,
-    /// Where its blocks begin, in stamps: no other file has such ones.
+    /// The start of its blocks, in stamps; no other file has the same.
     pub(crate) origin: u64,
-    /// Held by the writer for a pass, and by readers who want none meanwhile.
+    /// Held by the writer for a pass, and by readers that exclude passes.
     pub(crate) pass: RwLock<()>,
     /// Odd while the writer is inside a call that changes the file.
     pub(crate) calls: AtomicU64,
-    /// Odd while it is inside one that makes it longer or shorter.
+    /// Odd while the writer is inside a call that changes the size.
     pub(crate) resizes: AtomicU64,
-    /// How often the name was given to another file.
+    /// How often the name moved to another file.
     pub(crate) replaced: AtomicU64,
-    /// The pass that was begun last, and the one that was closed or fsynced last.
+    /// The pass that was begun last, and the last one that was closed or fsynced.
     pub(crate) begun: AtomicU64,
     pub(crate) published: AtomicU64,
     pub(crate) size: AtomicU64,
@@ -182,8 +179,7 @@ impl Shared {
         dir.join(format!("stamped-{}", self.usual))
     }
 
-    /// Does one call that changes the file, which has `size` bytes then, and
-    /// notes what it did.
+    /// Makes one call that changes the file, whose size is then `size` bytes, and records it.
     pub(crate) fn change(
         &self,
         size: u64,
@@ -208,7 +204,7 @@ impl Shared {
     }
 }
 
-/// A small generator, so that failures repeat as far as threads do.
+/// A small random number generator, so that failures repeat as far as thread scheduling allows.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

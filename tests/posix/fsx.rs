@@ -1,5 +1,5 @@
-//! The file system exerciser: random operations on one file, whose content is
-//! compared with what it has to be after each of them.
+//! The file system exerciser fsx: random operations on one file, whose content is checked after
+//! each of them.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::fs::FallocateFlags;
 
 use super::tool::{bounded, ended};
 
-/// How often each operation comes, in relation to the others.
+/// Relative frequencies of the operations.
 const WEIGHTS: &[(&str, u32)] = &[
     ("read", 10),
     ("write", 10),
@@ -26,14 +26,14 @@ const WEIGHTS: &[(&str, u32)] = &[
     ("copy_file_range", 5),
 ];
 
-/// Runs `operations` that follow from `seed` on a new file in `dir`: those that
-/// `backing`, the directory in which `dir`'s files really are, can do.
+/// Runs `operations` that follow from `seed` on a new file in `dir`: those that `backing`, the
+/// directory in which `dir`'s files really are, supports.
 ///
-/// With an odd seed what is written to a mapping is left to the kernel to write
-/// back; with an even one msync follows each time.
+/// With an odd seed the kernel writes a mapping's changes back itself; with an even one msync
+/// follows each time.
 pub(crate) fn run(dir: &Path, backing: &Path, operations: u64, seed: u64) {
     let refused = refused(backing);
-    // A length of 0 would be refused by fallocate.
+    // fallocate would refuse a length of 0.
     let mut config = format!(
         "flen = 1048576\nnomsyncafterwrite = {}\n[opsize]\nmin = 1\nmax = 131072\n[weights]\n",
         seed % 2 == 1,
@@ -46,7 +46,7 @@ pub(crate) fn run(dir: &Path, backing: &Path, operations: u64, seed: u64) {
     fs::write(scratch.path().join("fsx.toml"), config).unwrap();
     let file = dir.join(format!("fsx-{seed}"));
 
-    // Told to tell every operation: a call that fails ends fsx without its log.
+    // With all operations printed: after a failed call fsx ends without its log.
     let seconds = 120 + u32::try_from(operations / 200).unwrap();
     let mut command = bounded(seconds, "fsx", scratch.path());
     command.args(["-v", "-f", "fsx.toml", "-P", "."]);
@@ -62,7 +62,7 @@ pub(crate) fn run(dir: &Path, backing: &Path, operations: u64, seed: u64) {
     fs::remove_file(&file).unwrap();
 }
 
-/// The operations that no file in `backing` can do.
+/// The operations that no file in `backing` supports.
 pub(crate) fn refused(backing: &Path) -> Vec<&'static str> {
     let file: File = tempfile::tempfile_in(backing).unwrap();
     file.set_len(65536).unwrap();

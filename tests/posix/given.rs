@@ -1,13 +1,12 @@
-//! The same on directories that are given, for a lab with real mounts:
+//! The same tests on existing directories, for a lab with real mounts:
 //!
 //!     FANFS_MOUNT=/fan/dir FANFS_DIRECT=/nfs/dir cargo test --test mounted given -- \
 //!         --ignored --nocapture
 //!
-//! Both are one and the same directory, in the mount and beside it. Besides:
-//! `FANFS_BUILD`, the same where root is not squashed; `FANFS_WRITE`, where the
-//! stamped blocks are written if not in the mount (they are expected by those who
-//! open afterwards, then, and not at once); `FANFS_READS`; `FANFS_NO_TEARS`, that
-//! blocks may not tear.
+//! Both are the same directory, in the mount and beside it. Also: `FANFS_BUILD`, the same where
+//! root is not squashed; `FANFS_WRITE`, the directory for stamped blocks if it is not in the mount
+//! (later opens must see them then, and open handles need not see them at once); `FANFS_READS`;
+//! `FANFS_NO_TEARS`, if blocks may not tear.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +26,7 @@ fn direct() -> PathBuf {
     given("FANFS_DIRECT").expect("FANFS_DIRECT is to be set")
 }
 
-/// A new directory below one of those, that everybody may use.
+/// A new directory below one of those, usable by every user.
 fn new(below: &Path, name: &str) -> PathBuf {
     let dir = below.join(format!("{name}-{}", std::process::id()));
     if !dir.exists() {

@@ -54,7 +54,7 @@ def carry_out(what, *args):
     elif what == "alarm":
         alarm = args[0]
         return "ok"
-    # Only now, so that it cannot come before the call that it is for.
+    # Only now, so that it cannot arrive before its call.
     signal.setitimer(signal.ITIMER_REAL, alarm)
     alarm = 0
     if what == "flock":

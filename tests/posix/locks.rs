@@ -1,7 +1,7 @@
 //! Locks that exclude each other between processes, on the mount and beside it.
 //!
-//! The other processes are `locks.py`, which does as it is told, so that each of
-//! them can be left waiting, interrupted or killed.
+//! The other processes are `locks.py`, which follows commands, so each of them can be left waiting,
+//! interrupted or killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use super::python::{self, Python};
 
 use crate::processes::Command;
 
-/// Everything that is to happen happens within this, on a busy machine too.
+/// Every expected event happens within this time, on a busy machine too.
 const SOON: Duration = Duration::from_secs(20);
-/// What has not happened after this is taken not to happen.
+/// An event that has not happened after this time counts as not happening.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Another process.
@@ -43,7 +43,7 @@ impl Process {
         Self { child, orders, answers }
     }
 
-    /// One that has the file open for reading and writing, as `f`.
+    /// A process that has the file open for reading and writing, as `f`.
     fn with(python: Python, path: &Path) -> Self {
         let mut process = Self::start(python);
         process.open("f", path, "rw");
@@ -55,17 +55,17 @@ impl Process {
     }
 
     fn answer(&self) -> String {
-        // Far longer than anything here may take, but Python must start as well.
+        // Far longer than any test here takes, but Python must start as well.
         self.answers.recv_timeout(Duration::from_secs(60)).expect("a process does not answer")
     }
 
-    /// It says nothing, as it waits.
+    /// It does not answer, because it waits.
     fn expect_waiting(&self) {
         let answer = self.answers.recv_timeout(A_WHILE);
         assert_eq!(answer, Err(RecvTimeoutError::Timeout), "it should wait for the lock");
     }
 
-    /// It waited, and ends that soon.
+    /// It waited, and ends within this time.
     fn expect_soon(&self, answer: &str) {
         let got = self.answers.recv_timeout(SOON).expect("it still waits");
         assert_eq!(got, answer);
@@ -96,7 +96,7 @@ impl Process {
         self.ask(json!(order))
     }
 
-    /// SIGKILL, and it must be gone soon, whatever it waits for.
+    /// Sends SIGKILL; the process must end soon, whatever it waits for.
     fn kill(mut self) {
         self.child.kill().unwrap();
         let until = Instant::now() + SOON;
@@ -110,7 +110,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // One that cannot be killed must not keep the test from saying so.
+        // A process that cannot be killed must not keep the test from reporting it.
         let until = Instant::now() + SOON;
         while self.child.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
@@ -127,8 +127,7 @@ fn order(name: &str, call: &str, kind: char, start: u64, length: u64) -> Value {
     json!(["lock", name, call, kind, start, length])
 }
 
-/// Locks that are dropped by the end of a process or a last close may take a
-/// moment to be.
+/// Locks that the end of a process or a last close releases may take a moment to go.
 fn eventually(mut lock: impl FnMut() -> String) {
     let until = Instant::now() + SOON;
     loop {
@@ -148,8 +147,8 @@ struct Places {
     direct: PathBuf,
 }
 
-/// Goes through everything for a file in `mount`, whose directory is `direct` on
-/// the backing. Says how much was looked at; nothing where there is no Python.
+/// Runs all checks for a file in `mount`, whose directory is `direct` on the backing. Returns the
+/// number of checks; `None` without Python.
 pub(crate) fn run(mount: &Path, direct: &Path) -> Option<usize> {
     let python = python::find()?;
     type Part = (&'static str, fn(&Places));
@@ -186,7 +185,7 @@ impl Places {
 
 fn ranges(at: &Places) {
     let (mut a, mut b) = (at.process(), at.process());
-    // Exclusion, of what overlaps only.
+    // Only overlapping ranges exclude each other.
     assert_eq!(a.set("F_SETLK", 'w', 100, 100), "ok");
     assert_eq!(b.set("F_SETLK", 'w', 150, 10), "EAGAIN");
     assert_eq!(b.set("F_SETLK", 'r', 199, 1), "EAGAIN");
@@ -197,7 +196,7 @@ fn ranges(at: &Places) {
     assert_eq!(a.set("F_GETLK", 'r', 250, 1), "F_WRLCK 200 100");
     assert_eq!(b.set("F_SETLK", 'u', 0, 0), "ok");
 
-    // Unlocked in the middle, two are left.
+    // Unlocking the middle leaves two locks.
     assert_eq!(a.set("F_SETLK", 'u', 140, 20), "ok");
     assert_eq!(b.set("F_SETLK", 'w', 140, 20), "ok");
     assert_eq!(b.set("F_SETLK", 'w', 139, 1), "EAGAIN");
@@ -206,7 +205,7 @@ fn ranges(at: &Places) {
     assert_eq!(a.set("F_SETLK", 'u', 0, 0), "ok");
     assert_eq!(b.set("F_SETLK", 'u', 0, 0), "ok");
 
-    // Readers share. Up where nobody else is, and down again.
+    // Readers share. A lock is upgraded if there is no other reader, and downgraded again.
     assert_eq!(a.set("F_SETLK", 'r', 0, 0), "ok");
     assert_eq!(b.set("F_SETLK", 'r', 0, 0), "ok");
     assert_eq!(a.set("F_SETLK", 'w', 0, 0), "EAGAIN");
@@ -263,7 +262,7 @@ fn who_waits_is_woken(at: &Places) {
     assert_eq!(a.set("F_SETLK", 'w', 0, 100), "ok");
     b.tell(&order("f", "F_SETLKW", 'w', 50, 100));
     b.expect_waiting();
-    // Who waits holds nothing, and keeps nobody from anything.
+    // A waiter holds nothing, and blocks no other process.
     assert_eq!(c.set("F_SETLK", 'w', 100, 50), "ok");
     assert_eq!(c.set("F_SETLK", 'u', 100, 50), "ok");
     assert_eq!(a.set("F_SETLK", 'u', 0, 100), "ok");
@@ -280,7 +279,7 @@ fn who_waits_is_woken(at: &Places) {
     c.expect_waiting();
     b.kill();
     c.expect_soon("ok");
-    // A whole row of them, one after the other.
+    // Several waiters, one after the other.
     let mut row: Vec<_> = (0..6).map(|_| at.process()).collect();
     row.iter_mut().for_each(|one| one.tell(&order("f", "F_SETLKW", 'w', 0, 0)));
     row.iter().for_each(Process::expect_waiting);
@@ -323,7 +322,7 @@ fn of_open_file_descriptions(at: &Places) {
     let (mut a, mut b) = (at.process(), at.process());
     a.open("other", &at.mount, "rw");
     assert_eq!(a.set("F_OFD_SETLK", 'w', 0, 100), "ok");
-    // They exclude others of the same process, and those of other kinds.
+    // They exclude locks of the same process, and locks of the other kinds.
     assert_eq!(a.ask(order("other", "F_OFD_SETLK", 'r', 0, 1)), "EAGAIN");
     assert_eq!(a.ask(order("other", "F_SETLK", 'w', 0, 1)), "EAGAIN");
     assert_eq!(b.set("F_SETLK", 'w', 0, 1), "EAGAIN");
@@ -343,7 +342,7 @@ fn flocks(at: &Places) {
     assert_eq!(a.flock("f", &["LOCK_EX"]), "ok");
     assert_eq!(b.flock("f", &["LOCK_EX", "LOCK_NB"]), "EAGAIN");
     assert_eq!(b.flock("f", &["LOCK_SH", "LOCK_NB"]), "EAGAIN");
-    // They are of the open file, not of the process.
+    // They belong to the open file, not to the process.
     assert_eq!(a.flock("other", &["LOCK_SH", "LOCK_NB"]), "EAGAIN");
     assert_eq!(a.flock("f", &["LOCK_SH"]), "ok");
     assert_eq!(a.flock("other", &["LOCK_SH", "LOCK_NB"]), "ok");
@@ -372,7 +371,7 @@ fn who_waits_for_a_flock(at: &Places) {
     c.kill();
     assert_eq!(a.flock("f", &["LOCK_UN"]), "ok");
     b.expect_soon("ok");
-    // The one that was killed got nothing after all.
+    // The killed process did not get the lock after all.
     assert_eq!(b.flock("f", &["LOCK_UN"]), "ok");
     std::thread::sleep(A_WHILE);
     assert_eq!(a.flock("f", &["LOCK_EX", "LOCK_NB"]), "ok");
@@ -384,14 +383,14 @@ fn who_waits_for_a_flock(at: &Places) {
 
 fn beside_the_mount(at: &Places) {
     let (mut a, mut b) = (at.process(), at.beside());
-    // Both ways.
+    // In both directions.
     assert_eq!(a.set("F_SETLK", 'w', 0, 100), "ok");
     assert_eq!(b.set("F_SETLK", 'r', 99, 1), "EAGAIN");
     assert_eq!(b.set("F_GETLK", 'w', 0, 0), "F_WRLCK 0 100");
     assert_eq!(b.set("F_SETLK", 'w', 100, 100), "ok");
     assert_eq!(a.set("F_SETLK", 'r', 150, 1), "EAGAIN");
     assert_eq!(a.set("F_GETLK", 'r', 150, 0), "F_WRLCK 100 100");
-    // Who waits is woken from the other side, and can be interrupted.
+    // A release on the other side wakes a waiter, and a waiter can be interrupted.
     a.tell(&order("f", "F_SETLKW", 'w', 100, 1));
     a.expect_waiting();
     assert_eq!(b.set("F_SETLK", 'u', 100, 100), "ok");
@@ -408,10 +407,10 @@ fn beside_the_mount(at: &Places) {
     a.kill();
     assert_eq!(b.set("F_SETLK", 'u', 0, 0), "ok");
     std::thread::sleep(A_WHILE);
-    // Nor does a wait that nobody waits for any more get the lock over there.
+    // An abandoned wait does not get the lock on the other side.
     assert_eq!(b.set("F_SETLK", 'w', 0, 0), "ok");
     assert_eq!(b.set("F_SETLK", 'u', 0, 0), "ok");
-    // What is dropped by a close or a death in the mount is dropped beside it.
+    // Locks released by a close or a death in the mount are released beside it.
     let mut c = at.process();
     assert_eq!(c.set("F_SETLK", 'w', 0, 0), "ok");
     assert_eq!(b.set("F_SETLK", 'w', 0, 0), "EAGAIN");

@@ -1,8 +1,8 @@
 //! A read that overtakes a write on its way to the daemon.
 //!
-//! The kernel copies the pages of a write one by one before it sends the request. Where the
-//! memory of a later one has to be read from a file that hangs, it waits for that, with the
-//! first ones in its cache and unlocked.
+//! The kernel copies the pages of a write one by one before it sends the request. If the memory of
+//! a later page must be read from a file that hangs, the copy waits for that, with the first pages
+//! in its cache and unlocked.
 
 use std::fs::{self, File};
 use std::io::IoSlice;
@@ -15,11 +15,11 @@ use super::own_writes::Mapped;
 use super::stamp::BLOCK;
 use crate::rig::{PATIENCE, Rig};
 
-/// The block that the write begins with.
+/// The first block of the write.
 const AT: u64 = 5;
 
-/// Returns once mapped memory and read(2) show what was written, though an open between the
-/// two halves of the write has brought the bytes from before back into the page cache.
+/// Returns once mapped memory and read(2) show the written bytes, though an open between the two
+/// halves of the write has put the old bytes back into the page cache.
 pub(crate) fn run(rig: &Rig) {
     fs::write(rig.source(0, "f"), vec![b'o'; 8 * BLOCK as usize]).unwrap();
     fs::write(rig.source(0, "hangs"), vec![b'n'; BLOCK as usize]).unwrap();

@@ -1,5 +1,5 @@
-//! A handle that was open for reading before the write has the new bytes as soon
-//! as the write has returned: by read, by pread, and in memory that is mapped.
+//! A handle opened for reading before the write has the new bytes as soon as the write returns: by
+//! read, by pread, and in mapped memory.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use super::stamp::{self, BLOCK, Found};
 
-/// Blocks of the file at the beginning; it is mapped as long as that.
+/// Initial number of blocks of the file; the mapping has that length.
 const BLOCKS: u64 = 80;
 
-/// A file's beginning in memory.
+/// The start of a file in memory.
 pub(super) struct Mapped {
     at: *mut std::ffi::c_void,
 }
@@ -26,8 +26,7 @@ impl Mapped {
         at.map(|at| Self { at })
     }
 
-    /// One block, which the file must have: what is mapped behind its end may not
-    /// be touched.
+    /// One block, which the file must have: mapped memory behind its end may not be touched.
     pub(super) fn block(&self, index: u64) -> Vec<u8> {
         assert!(index < BLOCKS);
         let mut block = vec![0; BLOCK as usize];
@@ -58,7 +57,7 @@ impl Drop for Mapped {
     }
 }
 
-/// The handles that look.
+/// The observing handles.
 struct Lookers {
     file: File,
     mapped: Option<Mapped>,
@@ -69,14 +68,14 @@ impl Lookers {
         let file = File::open(path).unwrap();
         let mapped = match Mapped::new(&file) {
             Ok(mapped) => Some(mapped),
-            // Some kernels do not map what is read past their page cache.
+            // Some kernels do not map files that are read past the page cache.
             Err(rustix::io::Errno::NODEV) => None,
             Err(error) => panic!("mmap: {error}"),
         };
         Self { file, mapped }
     }
 
-    /// All that can see it see block `index` as this pass wrote it.
+    /// All observers see block `index` as this pass wrote it.
     fn expect(&mut self, index: u64, pass: u64, when: &str) {
         let mut block = vec![0; BLOCK as usize];
         self.file.read_exact_at(&mut block, index * BLOCK).unwrap();
@@ -104,8 +103,8 @@ fn blocks(pass: u64, first: u64, count: u64) -> Vec<u8> {
     content
 }
 
-/// Writes in every way, and looks after each call. Says whether mapped memory was
-/// looked at as well.
+/// Writes in every way, and checks after each call. Returns whether mapped memory was checked as
+/// well.
 pub(crate) fn run(dir: &Path) -> bool {
     let path = dir.join("own");
     fs::write(&path, blocks(1, 0, BLOCKS)).unwrap();
@@ -151,7 +150,7 @@ pub(crate) fn run(dir: &Path) -> bool {
     lookers.expect(BLOCKS - 1, 70, "written again after it was truncated");
     drop(writer);
 
-    // Through the very handle that writes, and by a handle that comes later.
+    // Through the writing handle itself, and through a later handle.
     let both = File::options().read(true).write(true).open(&path).unwrap();
     both.write_all_at(&blocks(80, 5, 1), 5 * BLOCK).unwrap();
     both.read_exact_at(&mut block, 5 * BLOCK).unwrap();
@@ -159,7 +158,7 @@ pub(crate) fn run(dir: &Path) -> bool {
     Lookers::open(&path).expect(5, 80, "opened beside the writer");
     lookers.expect(5, 80, "written by a handle that reads too");
 
-    // A file that has lost its name is still one file.
+    // A file that has lost its name is still the same file.
     fs::remove_file(&path).unwrap();
     both.write_all_at(&blocks(90, 6, 1), 6 * BLOCK).unwrap();
     lookers.expect(6, 90, "without a name");

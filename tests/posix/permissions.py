@@ -31,8 +31,8 @@ import zlib
 
 # Each user's group and supplementary groups.
 USERS = {0: (0, []), 1001: (1001, [2000]), 1002: (1002, [])}
-# A group the user is in (beside his own where he has one), one that he is not in,
-# and another user.
+# A group of the user (besides the primary one, if the user has several), a group that the user is
+# not in, and another user.
 IN = {0: 2000, 1001: 2000, 1002: 1002}
 OUT = {0: 1002, 1001: 1002, 1002: 2000}
 OTHER = {0: 1001, 1001: 1002, 1002: 1001}
@@ -284,7 +284,7 @@ def on_links():
     }
 
 
-# What is done to the name, and depends on the directory that the object is in.
+# Operations on the name, which depend on the directory that the object is in.
 NAMES = ["rename", "rename over another's", "rename, no replace", "exchange", "link", "unlink",
          "rmdir", "open r, creating", "open w, creating", "open w, truncating",
          "open rw, unlink, use", "open r, replace, read", "rename it into another"]
@@ -395,7 +395,7 @@ def act(user, cases, answer):
     os.setresgid(group, group, group)
     os.setresuid(user, user, user)
     os.umask(0o022)
-    # Where the user does not even get this far, all would fail alike.
+    # If the user cannot even get this far, all cases would fail alike.
     os.chdir(str(user))
     os.fchdir(base)
     with os.fdopen(answer, "w") as out:

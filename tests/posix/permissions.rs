@@ -1,8 +1,8 @@
-//! Who may do what: thousands of small cases, done on a replica's own directory
-//! and on the mount, that must come out alike.
+//! Permissions: thousands of small cases, run on a replica's own directory and on the mount, with
+//! equal results.
 //!
-//! The cases are those of `permissions.py`, which can be run by hand as well. It
-//! becomes each user in turn, so it needs root.
+//! The cases are those of `permissions.py`, which can also be run by hand. It becomes each user in
+//! turn, so it needs root.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,26 +14,26 @@ use super::python::{self, Python};
 use crate::needs;
 use crate::processes::Command;
 
-/// Which of the cases are done, about one in so many: a few seconds' worth. All
-/// of them (74,000) with `FANFS_EVERY=1`.
+/// The selected cases, about one of this many: a few seconds' worth. `FANFS_EVERY=1` runs all of
+/// them (74,000).
 const EVERY: &str = "12";
 
-/// What came of each case in both directories.
+/// The results of each case in both directories.
 pub(crate) struct Compared {
     pub(crate) cases: usize,
-    /// One line for each case that came out differently.
+    /// One line for each case with different results.
     pub(crate) differences: Vec<String>,
 }
 
-/// An empty directory, and the same one as it is where root may do everything:
-/// through this the cases are built and looked at afterwards. Both may be one path.
+/// An empty directory, and the same directory by a path where root may do everything: that path is
+/// used to build the cases and to look at the results. Both may be one path.
 pub(crate) type Place<'a> = (&'a Path, &'a Path);
 
-/// Goes through the cases in `oracle` and in `mount`, two directories of the same
-/// backing. Nothing is returned where there is no root, or no Python.
+/// Runs the cases in `oracle` and in `mount`, two directories of the same backing. Returns `None`
+/// without root or Python.
 ///
-/// Operations named in `except` may come out differently: what the mount does not
-/// offer, and says so.
+/// Results of the operations in `except` may differ: operations that the mount does not offer, and
+/// refuses.
 pub(crate) fn compare(oracle: Place<'_>, mount: Place<'_>, except: &[&str]) -> Option<Compared> {
     if !needs::root() {
         return None;
@@ -42,7 +42,7 @@ pub(crate) fn compare(oracle: Place<'_>, mount: Place<'_>, except: &[&str]) -> O
     let right = outcomes(python, oracle);
     let got = outcomes(python, mount);
     assert!(right.keys().eq(got.keys()), "the two runs had different cases");
-    // Where nothing is allowed, everything is alike.
+    // If nothing is permitted, all results are equal.
     let allowed = right.values().filter(|is| is["result"].as_str().unwrap().starts_with("ok"));
     assert!(allowed.count() > right.len() / 3, "hardly anything was allowed");
     let excepted = |case: &str| except.contains(&case.split(" | ").nth(1).unwrap());
@@ -54,7 +54,7 @@ pub(crate) fn compare(oracle: Place<'_>, mount: Place<'_>, except: &[&str]) -> O
     Some(Compared { cases: right.len(), differences })
 }
 
-/// The same, which must come out alike; prints every difference.
+/// The same, with equal results required; prints every difference.
 pub(crate) fn expect_same(oracle: Place<'_>, mount: Place<'_>, except: &[&str]) {
     let Some(compared) = compare(oracle, mount, except) else { return };
     compared.differences.iter().for_each(|line| println!("{line}"));
@@ -77,7 +77,7 @@ fn outcomes(python: Python, (dir, build): Place<'_>) -> BTreeMap<String, Value> 
     parsed.map(|case| (case["case"].as_str().unwrap().to_owned(), case)).collect()
 }
 
-/// Only what differs, of the names in the case's directory too.
+/// Only the differing part, of the names in the case's directory too.
 fn difference(case: &str, right: &Value, got: &Value) -> String {
     let mut line = case.to_owned();
     if right["result"] != got["result"] {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::tool::{bounded, ended};
 
-/// What came of one case; with the suite's reason where it gives one.
+/// The result of one case, with the suite's reason if it gives one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
@@ -22,8 +22,8 @@ pub(crate) type Outcomes = BTreeMap<String, Outcome>;
 pub(crate) const SKIPPED_ON_FUSE: &[(&str, &str)] =
     &[("link::link_count_max", "glibc has no LINK_MAX for FUSE")];
 
-/// Everything that Linux has. The nap is five ticks of a kernel with 250 Hz and
-/// two of one with 100: no two times on either side of it are the same.
+/// All features of Linux. The nap is five ticks of a 250 Hz kernel and two of a 100 Hz one: no two
+/// times on either side of it are equal.
 const CONFIG: &str = r#"
 [features]
 posix_fallocate = {}
@@ -39,16 +39,16 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
-/// Runs all cases in a directory of their own in `dir`. It takes a few seconds
-/// and needs root, without whom most cases that need other users are skipped.
+/// Runs all cases in their own directory in `dir`. It takes a few seconds and needs root; without
+/// root most cases that need other users are skipped.
 pub(crate) fn run(dir: &Path) -> Outcomes {
     let scratch = tempfile::tempdir().unwrap();
     let config = scratch.path().join("pjdfstest.toml");
     fs::write(&config, CONFIG).unwrap();
     let room = tempfile::Builder::new().prefix("p").tempdir_in(dir).unwrap();
     fs::set_permissions(room.path(), Permissions::from_mode(0o755)).unwrap();
-    // A socket's path has at most 107 bytes. No symlink makes a long one short
-    // enough: the cases with the longest path of all would then mean a longer one.
+    // A socket's path has at most 107 bytes. No symlink makes a long path short enough: the cases
+    // with the longest path would then mean a longer one.
     let longest = room.path().as_os_str().len() + 55;
     assert!(longest <= 107, "{} is too long a path for sockets in it", dir.display());
     open_for_others(dir);
@@ -64,7 +64,7 @@ pub(crate) fn run(dir: &Path) -> Outcomes {
     // The suite's own status only says whether all cases passed.
     assert_eq!(Some(outcomes.len()), total, "pjdfstest did not end: {}", ended(&output));
 
-    // Not a case of the suite: what it made it must be able to take away.
+    // Not a case of the suite: it must be able to remove its files.
     let left: Vec<_> = fs::read_dir(room.path()).unwrap().map(|e| e.unwrap().path()).collect();
     let cleared = match left.first() {
         None => Outcome::Passed,
@@ -84,8 +84,8 @@ pub(crate) fn lost(first: &Outcomes, second: &Outcomes) -> Vec<String> {
     lost.cloned().collect()
 }
 
-/// Prints how many cases of each column passed, failed and were skipped, and by
-/// name the cases that failed or did not come out the same everywhere.
+/// Prints how many cases of each column passed, failed and were skipped, and the names of cases
+/// that failed or whose results differ.
 pub(crate) fn print_table(columns: &[(&str, &Outcomes)]) {
     println!("{:60} {}", "", row(columns.iter().map(|(title, _)| (*title).to_owned())));
     for word in ["passed", "failed", "skipped"] {
@@ -128,10 +128,9 @@ fn row(cells: impl Iterator<Item = String>) -> String {
     cells.map(|cell| format!("{cell:>12}")).collect()
 }
 
-/// The cases in what the suite prints, and how many it says there are.
+/// The cases in the suite's output, and the number that it reports.
 ///
-/// A line with a case's name ends in how it came out; indented lines below give
-/// the reason.
+/// A line with a case's name ends in its result; indented lines below give the reason.
 fn parsed(text: &str) -> (Outcomes, Option<usize>) {
     let (mut outcomes, mut total) = (Outcomes::new(), None);
     let mut last = String::new();
@@ -149,7 +148,7 @@ fn parsed(text: &str) -> (Outcomes, Option<usize>) {
                 "ok" => Outcome::Passed,
                 "FAILED" => Outcome::Failed(String::new()),
                 "skipped" => Outcome::Skipped(String::new()),
-                // A failure's reason may have lines of its own.
+                // A failure's reason may have several lines.
                 _ => continue,
             };
             last = name.to_owned();
@@ -160,8 +159,7 @@ fn parsed(text: &str) -> (Outcomes, Option<usize>) {
     (outcomes, total)
 }
 
-/// Lets other users into `dir`, as far as the way to it is one of the temporary
-/// directories.
+/// Lets other users into `dir`, by opening those of its parents that are temporary directories.
 fn open_for_others(dir: &Path) {
     let dir = dir.canonicalize().unwrap();
     let temporary = std::env::temp_dir().canonicalize().unwrap();

@@ -1,5 +1,4 @@
-//! Programs that people run on a file system, and that find out by themselves
-//! whether it does what they count on.
+//! Programs that people run on a file system, and that check themselves whether it works.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -9,9 +8,8 @@ use std::process::Stdio;
 use super::tool::{bounded, ended, succeeds};
 use super::tree;
 
-/// Random writes, each block with its checksum, read back and compared: through
-/// the page cache, around it, through a mapping, and many at a time; 64 MiB in
-/// seven processes at once.
+/// Random writes, each block with its checksum, read back and compared: through the page cache,
+/// around it, through a mapping, and many at a time; 64 MiB in seven processes at once.
 pub(crate) fn fio(dir: &Path) {
     let scratch = tempfile::tempdir().unwrap();
     let room = tempfile::Builder::new().prefix("fio-").tempdir_in(dir).unwrap();
@@ -70,7 +68,7 @@ const STRESSORS: &[&[(&str, &str)]] = &[
         ("touch", ""),
         ("dirmany", ""),
     ],
-    // What is known of a file, and who holds it.
+    // Attributes and locks of a file.
     &[
         ("access", ""),
         ("chdir", "--chdir-dirs=256"),
@@ -191,8 +189,8 @@ fn tree_of(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files.map(|name| (name.clone(), fs::read(dir.join(&name)).unwrap())).collect()
 }
 
-/// A crate and its target directory: built once, found fresh, built again when
-/// its source has changed.
+/// A crate and its target directory: built once, found up to date, built again after a change of
+/// its source.
 pub(crate) fn cargo(dir: &Path) {
     let room = tempfile::Builder::new().prefix("cargo-").tempdir_in(dir).unwrap();
     let source = room.path().join("src");
@@ -220,8 +218,8 @@ pub(crate) fn cargo(dir: &Path) {
     room.close().unwrap();
 }
 
-/// Databases with each journal: two processes write, one reads, and no one ever
-/// sees half a transaction.
+/// Databases with each kind of journal: two processes write, one reads, and none ever sees half a
+/// transaction.
 pub(crate) fn sqlite(dir: &Path) {
     let room = tempfile::Builder::new().prefix("sqlite-").tempdir_in(dir).unwrap();
     for journal in ["delete", "truncate", "persist", "wal"] {
@@ -238,7 +236,7 @@ pub(crate) fn sqlite(dir: &Path) {
         ));
         assert_eq!(mode, journal, "the journal cannot be had");
 
-        // Each transaction adds two rows that sum up to nothing.
+        // Each transaction adds two rows whose sum is zero.
         let write = |who: &str| {
             let one = |i: u32| {
                 format!(
@@ -275,8 +273,8 @@ pub(crate) fn sqlite(dir: &Path) {
     room.close().unwrap();
 }
 
-/// A tree packed elsewhere, unpacked in `dir`, packed there and unpacked
-/// elsewhere: the same three times.
+/// A tree packed elsewhere, unpacked in `dir`, packed there and unpacked elsewhere: all three are
+/// equal.
 pub(crate) fn tar(dir: &Path) {
     let scratch = tempfile::tempdir().unwrap();
     let room = tempfile::Builder::new().prefix("tar-").tempdir_in(dir).unwrap();

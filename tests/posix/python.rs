@@ -1,4 +1,4 @@
-//! The Python that plays the other users and the other processes.
+//! The Python interpreter that acts as other users and other processes.
 
 use crate::needs;
 

@@ -1,4 +1,4 @@
-//! Who reads the stamped files, and knows what they must be.
+//! Readers of the stamped files, which know the right content.
 
 use std::fs::File;
 use std::io;
@@ -14,18 +14,18 @@ const ESTALE: i32 = rustix::io::Errno::STALE.raw_os_error();
 pub(crate) struct Reader<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) random: Random,
-    /// Reads that are still to be done by all of them together.
+    /// Remaining reads, for all readers together.
     pub(crate) left: &'a AtomicU64,
     pub(crate) over: &'a AtomicBool,
     pub(crate) report: Report,
 }
 
-/// An open file, and what was known of it then.
+/// An open file, and the state known when it was opened.
 struct Handle {
     file: File,
     /// The pass that had been published before it was opened.
     noted: u64,
-    /// Which of the files of this name it is, where that is known.
+    /// Which of the files of this name it is, if that is known.
     which: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Reader<'_> {
                 _ => self.beside(file),
             };
             match done {
-                // Whoever loses the file under his hands opens it again.
+                // A reader that loses its file opens it again.
                 Err(Trouble::Failed(error)) if error.raw_os_error() == Some(ESTALE) => {
                     self.report.stale += 1;
                     if !self.setup.may_be_stale {
@@ -61,7 +61,7 @@ impl Reader<'_> {
         Ok(Handle { file: opened, noted, which: same.then_some(replaced) })
     }
 
-    /// From open to close no pass is under way.
+    /// No pass is in flight from open to close.
     fn quiet(&mut self, file: &Shared) -> Result<(), Trouble> {
         let _no_pass = file.pass.read().unwrap();
         let (pass, size) = (file.published.load(SeqCst), file.size.load(SeqCst));
@@ -85,7 +85,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Some reads through one handle, wherever the writer is meanwhile.
+    /// Some reads through one handle, at any time of a pass.
     fn beside(&mut self, file: &Shared) -> Result<(), Trouble> {
         let handle = self.open(file)?;
         for _ in 0..=self.random.below(24) {
@@ -100,7 +100,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// One pread of some blocks, and what it may have returned.
+    /// One pread of some blocks, and the contents that it may have returned.
     fn one(&mut self, file: &Shared, handle: &Handle, first: u64, n: u64) -> Result<(), Trouble> {
         let known = || handle.which == Some(file.replaced.load(SeqCst));
         let (resizes, calls) = (file.resizes.load(SeqCst), file.calls.load(SeqCst));
@@ -154,8 +154,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads until the buffer is full or the file ends. What is within a block is the
-    /// file's end: asked for once more, the rest of it could be of a later pass.
+    /// Reads until the buffer is full or the file ends. An end within a block is the file's end: a
+    /// second request for the rest could return a later pass.
     fn fill(&self, file: &File, buf: &mut [u8], at: u64) -> io::Result<usize> {
         let mut len = 0;
         loop {
@@ -170,7 +170,7 @@ impl Reader<'_> {
     }
 }
 
-/// Why a reader cannot go on.
+/// The reason why a reader cannot continue.
 enum Trouble {
     Failed(io::Error),
     Wrong(String),

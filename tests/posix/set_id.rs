@@ -1,4 +1,4 @@
-//! Set-id bits of files that are changed through a descriptor which root opened.
+//! Set-id bits of files that are changed through a descriptor that root opened.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -11,7 +11,7 @@ use super::{KERNEL, volume};
 
 use crate::needs;
 
-/// A change of a file through one descriptor; the other is of a file to copy from.
+/// A change of a file through one descriptor; the other descriptor is the source of a copy.
 type Change = fn(&File, &File);
 
 const CHANGES: &[(&str, Change)] = &[
@@ -43,7 +43,7 @@ fn a_change_by_a_caller_without_cap_fsetid_removes_them() {
     for (i, (what, change)) in CHANGES.iter().enumerate() {
         for (j, caller) in callers.into_iter().enumerate() {
             if *what == "ftruncate" && matches!(caller, Caller::Without(_)) {
-                // The FUSE library does not say that its caller has not the capability.
+                // The FUSE library does not report that its caller lacks the capability.
                 continue;
             }
             for (before, cleared) in MODES {

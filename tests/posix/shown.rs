@@ -1,5 +1,5 @@
-//! Attributes after changes through the mount, while the kernel believes what it was told
-//! for an hour.
+//! Attributes after changes through the mount, while the kernel trusts its cached attributes for an
+//! hour.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -15,8 +15,8 @@ use crate::rig::{self, Setup};
 
 const HOUR: &str = "[fuse]\nattribute_ttl = \"1h\"\n";
 
-/// A POSIX access control list as the extended attribute has it: `struct
-/// posix_acl_xattr_header` and entries of tag, permissions and id.
+/// A POSIX access control list as an extended attribute: `struct posix_acl_xattr_header` and
+/// entries of tag, permissions and id.
 fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in entries {
@@ -34,7 +34,7 @@ fn with_a_user() -> Vec<u8> {
     list(&[(1, 6, NO_ID), (2, 7, 4321), (4, 4, NO_ID), (0x10, 7, NO_ID), (0x20, 0, NO_ID)])
 }
 
-/// `u::rwx,g::---,o::---`, which is a mode and nothing more.
+/// `u::rwx,g::---,o::---`, which is equal to a mode.
 fn a_mode() -> Vec<u8> {
     list(&[(1, 7, NO_ID), (4, 0, NO_ID), (0x20, 0, NO_ID)])
 }
@@ -44,7 +44,7 @@ const ACCESS: &str = "system.posix_acl_access";
 /// The changed object: its path in the mount, and a descriptor of it.
 type Change = fn(&Path, &File);
 
-/// What needs another user is done by [`Caller::User`], through root's descriptor.
+/// [`Caller::User`] makes the changes that need another user, through root's descriptor.
 const OF_A_FILE: &[(&str, Change)] = &[
     ("setfacl", |path, _| {
         rustix::fs::setxattr(path, ACCESS, &with_a_user(), XattrFlags::empty()).unwrap();
@@ -105,7 +105,7 @@ fn shown(of: &Metadata) -> [i64; 10] {
     [mode, links, uid, gid, size, blocks, seconds, nanos, of.ctime(), of.ctime_nsec()]
 }
 
-/// The mode of what is at `path`, where nothing else is asked for.
+/// The mode of the object at `path`, without a request for other attributes.
 fn mode(path: &Path) -> u16 {
     let found = statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap();
     found.stx_mode
@@ -135,7 +135,7 @@ fn every_change_through_the_mount_shows_in_the_attributes_at_once() {
         };
         fs::metadata(&path).unwrap();
         change(&path, &file);
-        // The kernel asks for no more than what it does not believe any more.
+        // The kernel requests only the attributes that it no longer trusts.
         let (got, right) = (mode(&path), mode(&source));
         if got != right {
             wrong.push(format!("mode alone after {what}: {got:o}, should be {right:o}"));

@@ -1,13 +1,13 @@
-//! Blocks that say what they are: which pass over the file wrote them, and which
-//! block of it they are, in every eight bytes.
+//! Blocks that identify themselves: every eight bytes name the pass over the file that wrote them,
+//! and the block's index.
 
-/// How much is of one stamp.
+/// The size of a stamp's block.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// What a block must begin with for it to be known whose it is.
+/// The start of a block, needed to recognize its pass.
 pub(crate) const SHORTEST: u64 = 32;
 
-/// Memory that begins with a page: what does not is cut into requests within blocks.
+/// Page-aligned memory: unaligned memory is split into requests within blocks.
 pub(crate) struct Pages {
     bytes: Vec<u8>,
     at: usize,
@@ -40,8 +40,8 @@ fn mixed(value: u64) -> u64 {
     value ^ (value >> 29)
 }
 
-/// The eight bytes in one place of a block: the pass and the index themselves,
-/// and then what only these two together make, in this place.
+/// The eight bytes at one place of a block: first the pass and the index themselves, then a value
+/// that follows from these two and the place.
 fn word(pass: u64, index: u64, place: u64) -> u64 {
     match place {
         0 => pass,
@@ -50,8 +50,7 @@ fn word(pass: u64, index: u64, place: u64) -> u64 {
     }
 }
 
-/// The bytes of a file of this length at `from`, which is a block's begin, as one
-/// pass writes them.
+/// The bytes of a file of this length at `from`, a block's start, as one pass writes them.
 pub(crate) fn write(pass: u64, from: u64, buf: &mut [u8]) {
     for (i, block) in buf.chunks_mut(BLOCK as usize).enumerate() {
         let index = from / BLOCK + i as u64;
@@ -61,20 +60,20 @@ pub(crate) fn write(pass: u64, from: u64, buf: &mut [u8]) {
     }
 }
 
-/// What a block, or as much of it as the file has, turned out to be.
+/// The state of a block, or of the part that the file has.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Found {
     /// All of one pass.
     Intact(u64),
-    /// Each eight bytes are of some pass of these, but not all of the same one; or,
-    /// where that may be, zero.
+    /// Each eight bytes are of one of these passes, but not all of the same one; or zero, where
+    /// that is permitted.
     Torn,
-    /// Something that was never written there. Says where it begins.
+    /// Bytes that were never written there; with their start.
     Wrong(String),
 }
 
-/// Looks at block `index`. `passes` are those that may have written a part of it
-/// while it was read; `zeros` says whether a part may have been cut off then.
+/// Checks block `index`. `passes` are those that may have written a part of it while it was read;
+/// `zeros` tells whether a part may have been cut off then.
 pub(crate) fn check(
     block: &[u8],
     index: u64,
@@ -108,12 +107,12 @@ fn a_block_knows_its_pass_and_what_is_not_of_it() {
     let second = BLOCK as usize..;
     assert_eq!(check(&old[second.clone()], 2, 7..=8, false), Found::Intact(7));
     assert_eq!(check(&old[second.clone()][..1000], 2, 7..=8, false), Found::Intact(7));
-    // A block that is in another's place.
+    // A block in another's place.
     assert!(matches!(check(&old[second.clone()], 1, 7..=8, false), Found::Wrong(_)));
     let mut torn = new;
     torn[6000..6008].copy_from_slice(&old[6000..6008]);
     assert_eq!(check(&torn[second.clone()], 2, 7..=8, false), Found::Torn);
-    // Of a pass that was over long ago.
+    // Of a pass that ended long ago.
     assert!(matches!(check(&torn[second.clone()], 2, 8..=9, false), Found::Wrong(_)));
     torn[6000..6008].fill(0);
     assert_eq!(check(&torn[second.clone()], 2, 7..=8, true), Found::Torn);

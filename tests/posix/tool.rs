@@ -1,4 +1,4 @@
-//! A foreign program that a test runs: found through PATH, bounded in time.
+//! A foreign program that a test runs: found through PATH, with a time limit.
 
 use std::path::Path;
 use std::process::Output;
@@ -6,13 +6,13 @@ use std::process::Output;
 use crate::needs;
 use crate::processes::Command;
 
-/// Whether `program` and what bounds it are there.
+/// Whether `program` and the tool that limits it are installed.
 #[track_caller]
 pub(crate) fn installed(program: &str) -> bool {
     needs::program(program) && needs::program("timeout")
 }
 
-/// `program`, in `dir`, and killed with its children after so many seconds.
+/// `program`, in `dir`, killed with its children after this many seconds.
 pub(crate) fn bounded(seconds: u32, program: &str, dir: &Path) -> Command {
     let mut command = Command::new("timeout");
     command.arg("--kill-after=5").arg(seconds.to_string()).arg(program);
@@ -20,14 +20,14 @@ pub(crate) fn bounded(seconds: u32, program: &str, dir: &Path) -> Command {
     command
 }
 
-/// What `command` wrote to its output. That it fails is a failure of the test.
+/// The output of `command`. Its failure fails the test.
 pub(crate) fn succeeds(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", ended(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// How a program ended, and the last that it had to say.
+/// How a program ended, and its last output.
 pub(crate) fn ended(output: &Output) -> String {
     let how = match output.status.code() {
         Some(124 | 137) => "ran out of time".to_owned(),

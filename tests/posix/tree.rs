@@ -1,5 +1,4 @@
-//! A tree with everything that an archive has to bring back, and what there is
-//! to know about a tree.
+//! A tree with everything that an archive must restore, and the attributes of a tree.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FileType, Mode, XattrFlags};
 use rustix::io::Errno;
 
-/// What is to come back of one entry. The size and the links of a directory are
-/// the file system's affair.
+/// The attributes of one entry that must be restored. The size and the link count of a directory
+/// are up to the file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Type and permissions.
@@ -22,7 +21,7 @@ pub(crate) struct Entry {
     /// Seconds and nanoseconds.
     modified: (i64, i64),
     size: u64,
-    /// The first path with the same inode, for what has more than one.
+    /// The first path with the same inode, for entries with several links.
     same_as: Option<PathBuf>,
     links: u64,
     target: Option<PathBuf>,
@@ -84,7 +83,7 @@ fn attributes(path: &Path) -> BTreeMap<String, String> {
     names.map(|name| (name.escape_ascii().to_string(), value(name))).collect()
 }
 
-/// Panics unless `copy` has what `root` has, naming the first differences.
+/// Panics unless `copy` equals `root`; names the first differences.
 pub(crate) fn expect_same(what: &str, root: &Path, copy: &Path) {
     let (wanted, found) = (entries(root), entries(copy));
     let mut differences = Vec::new();
@@ -98,7 +97,7 @@ pub(crate) fn expect_same(what: &str, root: &Path, copy: &Path) {
     assert!(differences.is_empty(), "{what}: {} entries differ:\n{first}", differences.len());
 }
 
-/// Fills `root`, which is made.
+/// Fills `root`, which it creates.
 pub(crate) fn plant(root: &Path) {
     let names: &[&[u8]] = &[
         b"plain",
@@ -157,8 +156,8 @@ pub(crate) fn plant(root: &Path) {
     age(root);
 }
 
-/// Gives each file and directory a time of its own, from 1970 to beyond 2038, with
-/// nanoseconds; directories after what is in them.
+/// Gives each file and directory its own time, from 1970 to beyond 2038, with nanoseconds;
+/// directories after their content.
 fn age(root: &Path) {
     let mut names: Vec<_> = entries(root).into_keys().collect();
     names.sort_by_key(|name| std::cmp::Reverse(name.components().count()));
@@ -173,7 +172,7 @@ fn age(root: &Path) {
     }
 }
 
-/// Bytes that differ everywhere and are the same in each run.
+/// Bytes that differ at every offset and are the same in each run.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut content = vec![0; len];
     let mut hasher = blake3::Hasher::new();

@@ -1,4 +1,4 @@
-//! Who goes over the stamped files again and again.
+//! The writer that rewrites the stamped files again and again.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use super::stamp::{self, BLOCK};
 pub(crate) struct Writer<'a> {
     setup: &'a Setup,
     random: Random,
-    /// How many passes there were, which is the last one's number.
+    /// The number of passes, which is the last one's number.
     pub(crate) pass: u64,
     /// A handle that stays open, through which some passes are written and fsynced.
     kept: Option<(u64, File)>,
@@ -24,7 +24,7 @@ impl<'a> Writer<'a> {
 
     pub(crate) fn go_on(&mut self, files: &[Shared], over: &AtomicBool) -> io::Result<()> {
         while !over.load(SeqCst) {
-            // The large one takes as long as all the others of its turn.
+            // The large one takes as long as all the others of its round.
             let file = &files[[0, 1, 0, 1, 2, 0, 1][self.random.below(7) as usize]];
             let size = if self.random.below(3) == 0 { self.other_size(file) } else { file.usual };
             match self.random.below(8) {
@@ -38,7 +38,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Half to one and a half times as long, in words, with some of a last block.
+    /// Half to one and a half times as long, in words, with part of a last block.
     fn other_size(&mut self, file: &Shared) -> u64 {
         let size = (file.usual / 2 + self.random.below(file.usual)) / 8 * 8;
         if size % BLOCK < stamp::SHORTEST { size / BLOCK * BLOCK + BLOCK } else { size }
@@ -50,7 +50,7 @@ impl<'a> Writer<'a> {
         self.pass
     }
 
-    /// Writes everything again through a handle of its own, which it closes.
+    /// Rewrites everything through its own handle, which it closes.
     fn in_place(&mut self, file: &Shared, size: u64) -> io::Result<()> {
         let _pass = file.pass.write().unwrap();
         let pass = self.begin(file);
@@ -61,7 +61,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Through one that stays open.
+    /// Through a handle that stays open.
     fn in_place_and_fsync(&mut self, file: &Shared, size: u64) -> io::Result<()> {
         let _pass = file.pass.write().unwrap();
         let pass = self.begin(file);
@@ -102,8 +102,8 @@ impl<'a> Writer<'a> {
         stamp::write(pass, file.origin, &mut content);
         fs::write(&next, &*content)?;
         let note = || {
-            // First this, so that whoever sees the blocks' new passes can see that
-            // they are another file's.
+            // This comes first, so that a reader that sees the new passes of the blocks can see
+            // that they belong to another file.
             file.replaced.fetch_add(1, SeqCst);
             file.wrote(pass, 0, size);
         };
@@ -112,7 +112,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// All blocks in order, some at a time, and the size first if it gets shorter.
+    /// All blocks in order, several at a time, and the size first if it shrinks.
     fn write(&mut self, file: &Shared, to: &File, pass: u64, size: u64) -> io::Result<()> {
         if size < file.size.load(SeqCst) {
             file.change(size, || to.set_len(size), || {})?;

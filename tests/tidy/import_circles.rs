@@ -1,7 +1,7 @@
 //! Import circles between siblings: modules of one parent, each with its children.
 //!
-//! A module and its children are one noun, so they may import each other. What a file
-//! names by way of a re-export counts as an import of the module that declares it.
+//! A module and its children are one noun, so they may import each other. A name that a file
+//! imports by a re-export counts as an import of the module that declares it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -89,11 +89,11 @@ struct Reference {
 struct Module {
     /// Below `src/`.
     file: String,
-    /// What it declares itself.
+    /// The names that it declares itself.
     items: BTreeSet<String>,
-    /// What it imports, by the name that it has here.
+    /// Its imports, by their local names.
     imports: BTreeMap<String, Vec<String>>,
-    /// The modules of which it imports all.
+    /// The modules from which it imports all names.
     globs: Vec<Vec<String>>,
     references: Vec<Reference>,
 }
@@ -111,8 +111,8 @@ impl Modules {
         Self(modules)
     }
 
-    /// The module that declares what `path` means in the module `from`; `None` for what
-    /// other crates declare.
+    /// The module that declares the item to which `path` refers in the module `from`; `None` for
+    /// items of other crates.
     fn resolve(&self, from: &[String], path: &[String], depth: usize) -> Option<ModulePath> {
         let mut module = from.to_vec();
         let mut names = path;
@@ -167,7 +167,7 @@ impl Modules {
     }
 }
 
-/// Where a name of a module comes from.
+/// The origin of a name in a module.
 enum Declared {
     Here,
     By(Vec<String>),

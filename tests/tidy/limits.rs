@@ -49,7 +49,7 @@ pub(super) struct Violation {
     /// Below `src/`.
     pub file: String,
     pub line: usize,
-    /// What is there.
+    /// The code at that place.
     pub what: String,
 }
 

@@ -40,13 +40,13 @@ pub(crate) struct Load<'a> {
 pub(crate) struct Written {
     files: BTreeSet<u64>,
     lines: BTreeSet<u64>,
-    /// Number of the first line that was not begun.
+    /// Number of the first line that was not started.
     next_line: u64,
 }
 
 impl Load<'_> {
-    /// Whether a change that starts now may fail: the write replica fails, the daemon is
-    /// killed, or an earlier change may still wait because of either.
+    /// Whether a change that starts now may fail: the write replica fails, the daemon is killed, or
+    /// an earlier change may still wait because of either.
     fn write_may_fail(&self) -> bool {
         let now = self.judge.now();
         let from = now.saturating_sub(2 * WRITE_DEADLINE + DEADLINE);
@@ -138,7 +138,7 @@ impl Load<'_> {
             Err(_) if sure.is_empty() => return,
             Err(error) => return note(format!("the log is not there: {error}")),
         };
-        // The writer goes on: only now is every line of the text known to be begun.
+        // The writer continues: only now is every line of the text known to be started.
         let begun = written.lock().next_line;
         let mut seen = BTreeSet::new();
         for line in text.chunks(LINE) {

@@ -83,7 +83,7 @@ impl Plan {
                     _ => (Failure::Goes, Trouble::Unmounted),
                 };
                 push(from, Deed::Replica(replica, failure));
-                // The deed happens a moment after its time, and so does the heal.
+                // The action happens a moment after its time, and so does the heal.
                 let until = heal + Duration::from_secs(2);
                 episodes.push(Episode { replica, trouble, from, until });
             }
@@ -122,7 +122,7 @@ impl Plan {
         self.steps.iter().any(is_kill)
     }
 
-    /// Whether the nested file system fails like this at some time in between.
+    /// Whether the nested file system fails in this way at some time within this stretch.
     pub(crate) fn nested_fails(&self, how: Failure, from: Duration, until: Duration) -> bool {
         let mut since = None;
         for Step { at, deed } in &self.steps {

@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    /// Repairs it; true if it had to be started again.
+    /// Repairs it; returns true if it had to be started again.
     fn heal(&mut self, shell: &mut Shell) -> io::Result<bool> {
         match self.failure.take() {
             None => return Ok(false),
@@ -104,7 +104,7 @@ impl Server {
                 return Ok(false);
             }
             Some(Failure::Dies) => unmount(&self.at, UnmountFlags::DETACH)?,
-            // The detached mount lives on while files are open in it.
+            // The detached mount stays while files are open in it.
             Some(Failure::Goes) => {}
         }
         let strays = fs::read_dir(&self.at)?.count();
