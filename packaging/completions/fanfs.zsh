@@ -32,11 +32,11 @@ _fanfs() {
 _arguments "${_arguments_options[@]}" : \
 '-o+[Write to FILE instead of standard output]:FILE:_files' \
 '--output=[Write to FILE instead of standard output]:FILE:_files' \
-'--name=[The volume'\''s name \[default\: that of FILE, or of what is exported\]]:NAME:_default' \
-'--mode=[How the replicas relate \[default\: by what is seen\]]:MODE:((shared\:"One file system, seen through several mounts"
+'--name=[The volume'\''s name \[default\: the name of FILE, or else of the exported directory\]]:NAME:_default' \
+'--mode=[How the replicas relate \[default\: guessed from the mounts\]]:MODE:((shared\:"One file system, seen through several mounts"
 copies\:"Independent trees with the same content"))' \
 '--force[Overwrite FILE]' \
-'--json[Print JSON\: what was seen and guessed, and the file'\''s text]' \
+'--json[Print JSON\: the guesses, their evidence and the text of the file]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 '*::mounts -- Directories where the same data is mounted \[default\: list the network mounts\]:_files -/' \
@@ -44,24 +44,24 @@ copies\:"Independent trees with the same content"))' \
 ;;
 (mount)
 _arguments "${_arguments_options[@]}" : \
-'*-o+[Mount options, comma-separated, as in /etc/fstab\: allow_other, noexec, suid, dev, keeper, log=FILE; ro, noauto, _netdev, x-systemd.* and other standard ones are accepted]:OPTIONS:_default' \
-'--log=[Log to this file \[default\: MOUNTPOINT'\''s name with .log in the run-time directory\]]:FILE:_files' \
-'-f[Stay in the foreground and log to standard error; SIGTERM and SIGINT unmount]' \
-'--foreground[Stay in the foreground and log to standard error; SIGTERM and SIGINT unmount]' \
-'--ready[Say on standard output how starting went, then detach]' \
-'--sloppy[Ignore options that are not known]' \
-'--kept[Started by a keeper, which says on standard input what to do]' \
-'--successor[Started by a daemon, which hands its mount over by standard input]' \
+'*-o+[Mount options, comma-separated, as in /etc/fstab\: allow_other, noexec, suid, dev, keeper, log=FILE; mount(8)'\''s own, such as ro, noauto, _netdev and x-systemd.*, are accepted]:OPTIONS:_default' \
+'--log=[Log to FILE \[default\: a file in the run-time directory, named after MOUNTPOINT\]]:FILE:_files' \
+'-f[Stay in the foreground, and log to standard error; SIGTERM and SIGINT unmount]' \
+'--foreground[Stay in the foreground, and log to standard error; SIGTERM and SIGINT unmount]' \
+'--ready[Report on standard output whether the start succeeded, then detach]' \
+'--sloppy[Ignore unknown mount options]' \
+'--kept[A keeper started this process, and sends its instructions on standard input]' \
+'--successor[A daemon started this process, and hands its mount over on standard input]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
-':mount_point -- The directory to mount it on; what is in it is hidden meanwhile:_files -/' \
+':mount_point -- The directory to mount on; the mount hides its contents:_files -/' \
 && ret=0
 ;;
 (umount)
 _arguments "${_arguments_options[@]}" : \
-'-l[Detach at once, also while files are open; they stay readable until they are closed]' \
-'--lazy[Detach at once, also while files are open; they stay readable until they are closed]' \
+'-l[Detach the mount at once; open files stay readable until they are closed]' \
+'--lazy[Detach the mount at once; open files stay readable until they are closed]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
@@ -69,8 +69,8 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (unmount)
 _arguments "${_arguments_options[@]}" : \
-'-l[Detach at once, also while files are open; they stay readable until they are closed]' \
-'--lazy[Detach at once, also while files are open; they stay readable until they are closed]' \
+'-l[Detach the mount at once; open files stay readable until they are closed]' \
+'--lazy[Detach the mount at once; open files stay readable until they are closed]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
@@ -81,12 +81,12 @@ _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
-'::file -- Its configuration from now on, as VOLUME \[default\: the file that it was mounted with\]:_files' \
+'::file -- The new configuration, a name or a file \[default\: the file of the mounted volume\]:_files' \
 && ret=0
 ;;
 (upgrade)
 _arguments "${_arguments_options[@]}" : \
-'--program=[The program that is to serve it \[default\: this one\]]:FILE:_files' \
+'--program=[The fanfs program to switch to \[default\: this one\]]:FILE:_files' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
@@ -102,21 +102,21 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (doctor)
 _arguments "${_arguments_options[@]}" : \
-'--file=[The file to read, from the replicas'\'' roots or below the volume'\''s mount point \[default\: the one with the most data that is found soon\]]:FILE:_files' \
-'--seconds=[How long each step of the measurement takes, seconds]:NUMBER:_default' \
-'--deadline=[How long a replica may take to answer \[default\: 5s\]]:TIME:_default' \
-'--measure[Read the replicas, each alone and all at once]' \
-'--write[Make a file on each replica, and take it away, to see its server'\''s clock]' \
+'--file=[The file to read\: relative to the replicas'\'' roots, or a path below the volume'\''s mount point or a replica \[default\: the one with the most data among those found quickly\]]:FILE:_files' \
+'--seconds=[The duration of each step of the measurement, seconds]:NUMBER:_default' \
+'--deadline=[The longest wait for a replica'\''s answer \[default\: 5s\]]:TIME:_default' \
+'--measure[Also read the replicas, each alone and then all at once]' \
+'--write[Create and remove a file on each replica, to read its server'\''s clock]' \
 '--json[Print JSON instead of a table]' \
 '-h[Print help]' \
 '--help[Print help]' \
-'*::what -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted; or the directories of replicas:_files' \
+'*::what -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted; or the replicas'\'' directories:_files' \
 && ret=0
 ;;
 (status)
 _arguments "${_arguments_options[@]}" : \
-'--json[Print JSON\: one object with VOLUME, else an array]' \
-'(--json)--check[For monitoring\: print one line and fail where a replica is out of service, a keeper has died or a daemon does not answer; print nothing where all is well]' \
+'--json[Print JSON\: one object if VOLUME is named, else an array]' \
+'(--json)--check[For monitoring\: print one line and fail if a replica is out of service, a keeper has died or a daemon does not answer; print nothing if all is well]' \
 '-h[Print help]' \
 '--help[Print help]' \
 '::volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted \[default\: all of this user'\''s volumes\]:_files' \
@@ -124,18 +124,18 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (top)
 _arguments "${_arguments_options[@]}" : \
-'-d+[How often to look; rates are means over this time]:TIME:_default' \
-'--interval=[How often to look; rates are means over this time]:TIME:_default' \
-'--once[Print it once, as text, after one interval; so it is where standard output is no terminal]' \
-'--json[Print it once, as JSON]' \
+'-d+[Refresh interval; rates are means over this time]:TIME:_default' \
+'--interval=[Refresh interval; rates are means over this time]:TIME:_default' \
+'--once[Print one interval as text and exit; this is the default if standard output is not a terminal]' \
+'--json[Print one interval as JSON and exit]' \
 '-h[Print help]' \
 '--help[Print help]' \
-'::volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted \[default\: this user'\''s volumes, one after the other by the key v\]:_files' \
+'::volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted \[default\: this user'\''s volumes; the key v shows the next one\]:_files' \
 && ret=0
 ;;
 (explain)
 _arguments "${_arguments_options[@]}" : \
-'--volume=[Ask for a volume that is not mounted; rates are assumed then]:VOLUME:_files' \
+'--volume=[Explain a file of this volume, which need not be mounted; bandwidths are assumed then]:VOLUME:_files' \
 '--json[Print JSON, with every chunk]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -144,13 +144,13 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (trace)
 _arguments "${_arguments_options[@]}" : \
-'-o+[Record to this new file, which is its owner'\''s alone, one line of JSON for each read and each segment, instead of showing them; \`fanfs simulate --trace\` replays it]:FILE:_files' \
-'--output=[Record to this new file, which is its owner'\''s alone, one line of JSON for each read and each segment, instead of showing them; \`fanfs simulate --trace\` replays it]:FILE:_files' \
-'--duration=[End after this time \[default\: until Ctrl-C\]]:TIME:_default' \
-'--reads=[End after so many reads]:COUNT:_default' \
-'--force[Overwrite FILE]' \
-'--json[Print JSON, as it is recorded]' \
-'--segments[Show segments as well, those read ahead and those that failed among them]' \
+'-o+[Record to this new file, with mode 0600, instead of showing the reads\: one line of JSON for each read and each segment; \`fanfs simulate --trace\` replays it]:FILE:_files' \
+'--output=[Record to this new file, with mode 0600, instead of showing the reads\: one line of JSON for each read and each segment; \`fanfs simulate --trace\` replays it]:FILE:_files' \
+'--duration=[Stop after this time \[default\: until Ctrl-C\]]:TIME:_default' \
+'--reads=[Stop after this number of reads]:COUNT:_default' \
+'--force[Overwrite FILE if it exists]' \
+'--json[Print JSON, in the format of a recording]' \
+'--segments[Also show segments, including readahead and failed attempts]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
@@ -158,37 +158,37 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (verify)
 _arguments "${_arguments_options[@]}" : \
-'(--full)--sample=[The share of each file'\''s blocks to compare besides the first and the last]:SHARE:_default' \
-'--seed=[Which blocks are looked at; the same number, the same blocks \[default\: at random\]]:NUMBER:_default' \
-'--state=[Keep in FILE how far it has come, and go on from there]:FILE:_files' \
-'--rate=[Most bytes a second to read, of all replicas together]:RATE:_default' \
-'--jobs=[Files to compare at a time, and blocks to read at a time from each replica]:NUMBER:_default' \
-'--deadline=[How long one call on a replica may take \[default\: the volume'\''s \`attempt_deadline\`; to list a directory, \`deadline\`\]]:TIME:_default' \
-'*--ignore=[Differences that are none\: mtime, ctime, inode, mode, owner]:KIND,...:_default' \
+'(--full)--sample=[The share of each file'\''s blocks to compare, besides the first and the last]:SHARE:_default' \
+'--seed=[Selects the blocks of the sample; the same seed selects the same blocks \[default\: random\]]:NUMBER:_default' \
+'--state=[Save the progress in FILE, and resume from it]:FILE:_files' \
+'--rate=[Limit the rate of reading from all replicas together]:RATE:_default' \
+'--jobs=[Number of files to compare at a time, and of blocks to read from each replica at a time]:NUMBER:_default' \
+'--deadline=[The longest wait for one call on a replica \[default\: the volume'\''s \`attempt_deadline\`, and \`deadline\` to list a directory\]]:TIME:_default' \
+'*--ignore=[Differences to ignore\: mtime, ctime, inode, mode, owner]:KIND,...:_default' \
 '--full[Compare every byte]' \
-'--xattrs[Compare extended attributes \`user.*\` as well]' \
+'--xattrs[Also compare the extended attributes \`user.*\`]' \
 '--json[Print one JSON object, at the end]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
-'::path -- A file or directory, from the volume'\''s root, or below its mount point or a replica'\''s path \[default\: everything\]:_files' \
+'::path -- The file or directory to compare\: relative to the volume'\''s root, or a path below its mount point or a replica \[default\: everything\]:_files' \
 && ret=0
 ;;
 (bench)
 _arguments "${_arguments_options[@]}" : \
-'(--make)--file=[The file to read, from the volume'\''s root, or below its mount point or a replica'\''s path \[default\: the one with the most data among the first 20,000 entries\]]:FILE:_files' \
-'--make=[Make a file of this size on the write replica, and remove it afterwards]:SIZE:_default' \
-'--seconds=[The longest that one pass reads \[default\: 3s\]]:SECONDS:_default' \
-'--rounds=[How often each pass is done; figures are medians \[default\: 3\]]:NUMBER:_default' \
-'--block=[What a sequential reader asks for at a time]:SIZE:_default' \
-'--random-block=[What a random reader asks for at a time]:SIZE:_default' \
-'--readers=[Readers of the random and the parallel load \[default\: 4, or one for each replica\]]:NUMBER:_default' \
-'--seed=[Which random blocks are read]:NUMBER:_default' \
-'--deadline=[How long a replica may take to answer one call]:TIME:_default' \
-'--report=[Write a page with plots]:FILE.html:_files' \
-'--fio=[Write each pass as a job for fio, and a script that runs them]:DIR:_files' \
-'--quick[About 20 seconds for three replicas\: one round of passes of 1 s]' \
-'--run-fio[Run these jobs as well, and show what fio measures beside it]' \
+'(--make)--file=[The file to read\: relative to the volume'\''s root, or a path below its mount point or a replica \[default\: the one with the most data among the first 20,000 entries\]]:FILE:_files' \
+'--make=[Create a file of this size on the write replica, and remove it at the end]:SIZE:_default' \
+'--seconds=[The longest duration of a pass, seconds \[default\: 3\]]:SECONDS:_default' \
+'--rounds=[The number of rounds; figures are medians of them \[default\: 3\]]:NUMBER:_default' \
+'--block=[The request size of a sequential reader]:SIZE:_default' \
+'--random-block=[The request size of a random reader]:SIZE:_default' \
+'--readers=[The number of readers of the random and the parallel load \[default\: 4, or one for each replica if there are more\]]:NUMBER:_default' \
+'--seed=[Selects the random blocks]:NUMBER:_default' \
+'--deadline=[The longest wait for one call on a replica]:TIME:_default' \
+'--report=[Write an HTML report with plots]:FILE.html:_files' \
+'--fio=[Write a fio job for each pass, and a script that runs all of them]:DIR:_files' \
+'--quick[One round of passes of 1 s\: about 20 seconds for three replicas]' \
+'--run-fio[Also run these fio jobs, and show their results next to fanfs'\''s own]' \
 '--json[Print JSON instead of a table]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -197,20 +197,20 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (simulate)
 _arguments "${_arguments_options[@]}" : \
-'--trace=[Have the readers of a recording read instead of the scenario'\''s\: what \`fanfs trace --output\` wrote]:FILE:_files' \
+'--trace=[Replay the readers of a recording of \`fanfs trace --output\`, instead of the scenario'\''s]:FILE:_files' \
 '--seed=[Use this seed instead of the scenario'\''s]:SEED:_default' \
 '--json[Print JSON instead of a table]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':scenario -- The scenario; config/scenarios/ has examples, docs/PLACEMENT.md the keys:_files' \
+':scenario -- The scenario file; config/scenarios/ has examples, docs/PLACEMENT.md describes the keys:_files' \
 && ret=0
 ;;
 (demo)
 _arguments "${_arguments_options[@]}" : \
-'--replicas=[How many replicas to make]:REPLICAS:_default' \
-'--rate=[What each replica delivers]:RATE:_default' \
-'--size=[The size of the file that is read]:SIZE:_default' \
-'--dir=[Where to put the file and the mount point, for the time of the demo \[default\: \$TMPDIR or /tmp\]]:DIR:_files' \
+'--replicas=[How many replicas to create]:REPLICAS:_default' \
+'--rate=[The bandwidth of each replica]:RATE:_default' \
+'--size=[The size of the file]:SIZE:_default' \
+'--dir=[The directory for the file and the mount point during the demo \[default\: \$TMPDIR or /tmp\]]:DIR:_files' \
 '--json[Print JSON instead of a table]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -234,14 +234,14 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
 '--help[Print help]' \
-':dir -- A directory, which is made:_files -/' \
+':dir -- The directory; created if it does not exist:_files -/' \
 && ret=0
 ;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
 '--help[Print help]' \
-':shell -- Which:(bash zsh fish)' \
+':shell -- The shell:(bash zsh fish)' \
 && ret=0
 ;;
 (schema)
@@ -253,12 +253,12 @@ _arguments "${_arguments_options[@]}" : \
 (units)
 _arguments "${_arguments_options[@]}" : \
 '-o+[Mount options, comma-separated]:OPTIONS:_default' \
-'--output=[Write the files into this directory]:DIR:_files -/' \
-'--force[Overwrite units that are there with another content]' \
+'--output=[Write the units into DIR instead of standard output]:DIR:_files -/' \
+'--force[Overwrite existing units that differ]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
-':mount_point -- Where it is to be mounted:_files -/' \
+':mount_point -- The volume'\''s future mount point:_files -/' \
 && ret=0
 ;;
         esac
@@ -273,23 +273,23 @@ esac
 (( $+functions[_fanfs_commands] )) ||
 _fanfs_commands() {
     local commands; commands=(
-'init:Write a volume'\''s configuration for mounts that there are, or list such mounts' \
-'mount:Mount a volume; returns when the mount answers' \
-'umount:Unmount a volume and wait for its daemon to end' \
-'unmount:Unmount a volume and wait for its daemon to end' \
-'reload:Go on with a mounted volume'\''s configuration as it is now; nothing that is open is lost' \
-'upgrade:Have a mounted volume served by this program from now on; nothing that is open is lost' \
-'check:Validate a volume'\''s configuration and look at its replicas' \
-'doctor:Say what holds reads back, in the order of what it costs, and what mends it' \
+'init:Write the configuration of a volume for existing mounts, or list such mounts' \
+'mount:Mount a volume, and return when the mount answers' \
+'umount:Unmount a volume, and wait for its daemon to end' \
+'unmount:Unmount a volume, and wait for its daemon to end' \
+'reload:Apply a changed configuration to a mounted volume; open files stay open' \
+'upgrade:Switch a mounted volume to another fanfs program; open files stay open' \
+'check:Check a volume'\''s configuration and its replicas' \
+'doctor:Find what slows reads down, the most costly problem first, and how to fix it' \
 'status:Show what mounted volumes and their replicas are doing' \
-'top:Watch a mounted volume at work\: replicas, files, readers' \
-'explain:Show where a file'\''s chunks are, what rate to expect, and what would improve it' \
-'trace:Show what becomes of each read\: its segments, their replicas, how long it took' \
-'verify:Compare a volume'\''s replicas with each other, and list what differs' \
-'bench:Measure what the replicas give, alone, all at once and through fanfs' \
+'top:Watch the replicas, files and readers of a mounted volume' \
+'explain:Show where a file'\''s chunks are, what rate to expect, and how to improve it' \
+'trace:Show each read\: its segments, the replicas that served them, and its latency' \
+'verify:Compare a volume'\''s replicas with each other, and list the differences' \
+'bench:Measure a volume'\''s replicas alone, all at once, and through fanfs' \
 'simulate:Simulate a cluster and its readers, and compare fanfs with simpler policies' \
-'demo:Make rate-limited replicas, mount them and read one file through one, two and all of them' \
-'generate:Write manual pages, shell completions, the volume file'\''s schema, or units for systemd' \
+'demo:Create rate-limited replicas, and read a file through 1, 2 and all of them' \
+'generate:Write man pages, shell completions, the configuration'\''s schema, systemd units' \
     )
     _describe -t commands 'fanfs commands' commands "$@"
 }
@@ -321,10 +321,10 @@ _fanfs__subcmd__explain_commands() {
 (( $+functions[_fanfs__subcmd__generate_commands] )) ||
 _fanfs__subcmd__generate_commands() {
     local commands; commands=(
-'man:Write the manual pages into DIR/man1, DIR/man5 and DIR/man8' \
-'completions:Print the completions of a shell' \
-'schema:Print the JSON schema of a volume file' \
-'units:Print a .mount and an .automount unit of systemd, or write them into a directory' \
+'man:Write the man pages into DIR/man1, DIR/man5 and DIR/man8' \
+'completions:Print the completions for a shell' \
+'schema:Print the JSON schema of a volume'\''s configuration' \
+'units:Print a .mount and an .automount unit for systemd, or write them into a directory' \
     )
     _describe -t commands 'fanfs generate commands' commands "$@"
 }

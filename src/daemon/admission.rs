@@ -144,7 +144,10 @@ impl VolumeCore {
     /// Why a replica is out of service.
     pub(super) fn absence_reason(&self, id: ReplicaId) -> String {
         let subject = self.roster.spec(id);
-        let silent = || format!("{}: {} does not answer", subject.name, subject.path.display());
+        let silent = || {
+            let path = subject.path.display();
+            format!("replica {} ({path}) does not answer; check its mount and server", subject.name)
+        };
         self.roster.refusal(id).unwrap_or_else(silent)
     }
 

@@ -140,7 +140,7 @@ fn an_upgrade_goes_on_without_one_that_hangs_and_names_it_and_so_does_a_reload()
     read(&room);
     assert_eq!(second(&room)["health"], "absent");
     let said = String::from_utf8(room.expect(&["status", "mnt"]).stdout).unwrap();
-    assert!(said.contains("warning: r2: ") && said.contains("does not answer"), "{said}");
+    assert!(said.contains("warning: replica r2 (") && said.contains("does not answer"), "{said}");
     let text = fs::read_to_string(room.path("outer.toml")).unwrap();
     let without = text.rsplit_once("[[replica]]").unwrap().0;
     fs::write(room.path("without.toml"), without).unwrap();

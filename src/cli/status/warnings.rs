@@ -71,9 +71,8 @@ struct Cause {
 fn cause(replica: &ReplicaStatus) -> Option<Cause> {
     if let Some(text) = &replica.absence {
         // The text names the replica and its path, and the key must not.
-        let name = &replica.name;
-        let subjects = [format!("{name}: "), format!("replica {name} (")];
-        let key = subjects.iter().find_map(|subject| text.strip_prefix(subject)).unwrap_or(text);
+        let subject = format!("replica {} (", replica.name);
+        let key = text.strip_prefix(&subject).unwrap_or(text);
         let key = key.replace(&*replica.path.to_string_lossy(), "");
         return Some(Cause { key, text: text.clone() });
     }
@@ -261,20 +260,20 @@ mod tests {
         for replica in &mut all[1..] {
             replica.health = HealthState::Absent;
             let path = replica.path.display();
-            replica.absence = Some(format!("{}: {path} does not answer", replica.name));
+            replica.absence = Some(format!("replica {} ({path}) does not answer", replica.name));
         }
         assert_eq!(
             replica_warnings(&all),
-            ["r2, r3 and 2 more replicas: absent (r2: /mnt/2 does not answer); fanfs uses them \
-              again when they recover"]
+            ["r2, r3 and 2 more replicas: absent (replica r2 (/mnt/2) does not answer); fanfs \
+              uses them again when they recover"]
         );
         assert_eq!(
             replica_warnings(&all[..2]),
-            ["r2: /mnt/2 does not answer; fanfs uses it again when it recovers"]
+            ["replica r2 (/mnt/2) does not answer; fanfs uses it again when it recovers"]
         );
         assert_eq!(
             service_failures(&all[..2]),
-            ["replica r2 is absent: r2: /mnt/2 does not answer"]
+            ["replica r2 is absent: replica r2 (/mnt/2) does not answer"]
         );
     }
 
