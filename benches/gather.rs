@@ -201,7 +201,7 @@ fn gather(c: &mut Criterion) {
                 let send = send.clone();
                 let range = ByteRange::at(at, len);
                 at = (at + stride) % (SIZE / 2);
-                let sink = Box::new(move |answer| send.send(answer).expect("somebody waits"));
+                let sink = Box::new(move |answer| send.send(answer).expect("the receiver waits"));
                 let asked = ReadParams {
                     range,
                     since: Instant::now(),

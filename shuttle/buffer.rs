@@ -83,6 +83,6 @@ pub fn memory_waiters() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(served.load(Ordering::SeqCst), 3, "somebody waits for ever");
+    assert_eq!(served.load(Ordering::SeqCst), 3, "a caller waits forever");
     assert_eq!(budget.used(), 0);
 }

@@ -294,7 +294,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn exit_statuses_are_those_that_the_help_has() {
+    fn exit_statuses_match_the_help() {
         let of = |failure: Failure| failure.exit_status();
         let text = |status| EXIT_STATUS.iter().find(|(known, _)| *known == status).unwrap().1;
         assert_eq!(text(of(Failure::usage("x"))), "wrong usage or configuration");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_errors_do_not_steer_the_terminal() {
+    fn names_in_errors_are_escaped_for_the_terminal() {
         let said = Failure::failed("a\nb: \x1b[2J\u{9b}1m: no such file\n").text();
         assert_eq!(said, "a b: \\u{1b}[2J\\u{9b}1m: no such file");
     }

@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_variable_names_no_directory() {
+    fn an_empty_variable_means_no_directory() {
         let place = |uid, own: Option<&str>, xdg: Option<&str>| {
             let [own, xdg] = [own, xdg].map(|dir| dir.map(OsString::from));
             resolve_runtime_dir(Uid::from_raw(uid), own, xdg).display().to_string()
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_anything_unknown_is_none() {
+    fn a_request_with_unknown_fields_is_rejected() {
         assert!(ControlRequest::parse(br#"{"ask":"status"}"#).is_ok());
         for nonsense in
             [&br#"{"ask":"reboot"}"#[..], b"[]", b"", b"\xff", b"{\"ask\":\"a\\u0007\"}"]

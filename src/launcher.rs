@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_is_not_taken_for_the_next_wish_and_its_process_ends() {
+    fn a_late_launcher_answer_is_dropped_and_its_process_ends() {
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
         let mut launcher = Launcher { socket: ours, last_request: 0 };
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_is_let_go_of_without_another_wish() {
+    fn an_exited_process_is_released_without_a_request() {
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
         let launcher = std::thread::spawn(move || serve_requests(&theirs));

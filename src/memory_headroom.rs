@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_there_cannot_be_is_not_there() {
+    fn memory_that_cannot_exist_is_not_available() {
         assert!(is_available(1 << 20));
         assert!(try_map(1 << 47).is_none());
     }

@@ -270,7 +270,7 @@ fn every_page_begins_with_its_title() {
 }
 
 #[test]
-fn anchors_are_those_of_mdbook_and_github() {
+fn anchors_match_mdbook_and_github() {
     assert_eq!(anchor(" `[[replica]]`"), "replica");
     assert_eq!(anchor(" In /etc/fstab"), "in-etcfstab");
     assert_eq!(anchor(" ETIMEDOUT, EIO"), "etimedout-eio");
@@ -281,7 +281,7 @@ fn anchors_are_those_of_mdbook_and_github() {
 }
 
 #[test]
-fn links_in_code_are_none() {
+fn links_in_code_are_ignored() {
     let text = "[a](b.md) `[c](d.md)` ![e](f.svg \"g\")\n\n    [h](i.md)\n\n- j\n\n  [k](l.md)\n\n      [m](n.md)\n";
     let found: Vec<String> = prose(text).iter().flat_map(|line| targets(line.text)).collect();
     assert_eq!(found, ["b.md", "f.svg", "l.md"]);
@@ -483,7 +483,7 @@ fn the_architecture_names_items_that_exist() {
 }
 
 #[test]
-fn promises_are_found() {
+fn promises_are_parsed_from_a_page() {
     let page = "Text (test: `t::u`).\n\n- One.\n- Two. (test: `a::b`, `c::d`)\n\
                 - Three (not tested: so).\n\n| x | test |\n|---|---|\n| r | `e::f` |\n| s | |\n\n\
                 Before. (test: `g::h`)\n\n| x | y |\n|---|---|\n| z | `no` |\n";
@@ -493,6 +493,6 @@ fn promises_are_found() {
     assert_eq!(numbers, [3, 10]);
     let tests: Vec<&str> = found.iter().flat_map(|p| p.tests.iter().copied()).collect();
     assert_eq!(tests, ["t::u", "a::b", "c::d", "e::f", "g::h"]);
-    assert!(is_test("book::promises_are_found") && !is_test("book::promises"));
+    assert!(is_test("book::promises_are_parsed_from_a_page") && !is_test("book::promises"));
     assert!(!is_test("book::is_test"), "it is no test");
 }

@@ -138,7 +138,7 @@ fn errors(report: &CheckReport) -> Vec<&str> {
 }
 
 #[test]
-fn passthrough_that_cannot_be_is_said() {
+fn impossible_passthrough_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(VolumeMode::Shared, &[dir.path()]);
     let found = |config: &Config| {
@@ -185,8 +185,8 @@ fn two_file_systems_are_not_a_shared_volume() {
 }
 
 #[test]
-fn copies_with_other_content_are_noticed() {
-    with_mounts("copies_with_other_content_are_noticed", |scratch| {
+fn copies_with_differing_content_are_reported() {
+    with_mounts("copies_with_differing_content_are_reported", |scratch| {
         let (a, b) = (tmpfs(scratch.join("a")), tmpfs(scratch.join("b")));
         for replica in [&a, &b] {
             fs::write(replica.join("same"), "same").expect("write");
@@ -201,8 +201,8 @@ fn copies_with_other_content_are_noticed() {
 }
 
 #[test]
-fn a_directory_that_nothing_is_mounted_on_is_an_error() {
-    with_mounts("a_directory_that_nothing_is_mounted_on_is_an_error", |scratch| {
+fn a_directory_that_is_not_a_mount_point_is_an_error() {
+    with_mounts("a_directory_that_is_not_a_mount_point_is_an_error", |scratch| {
         let (a, b) = (tmpfs(scratch.join("a")), directory(scratch.join("b")));
         let report = check(VolumeMode::Shared, &[&a, &b, &scratch.join("nowhere")], LIMIT);
         let errors = errors(&report);

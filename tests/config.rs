@@ -75,7 +75,7 @@ fn the_minimal_file_gets_every_default() {
 }
 
 #[test]
-fn every_key_is_taken_over() {
+fn every_key_is_read() {
     let config = parse(
         r#"
         [volume]
@@ -169,7 +169,7 @@ fn every_key_is_taken_over() {
 }
 
 #[test]
-fn metrics_are_listened_for_where_it_says() {
+fn metrics_listen_on_the_configured_address() {
     for (written, meant) in [
         ("9469", "127.0.0.1:9469"),
         ("127.0.0.1:80", "127.0.0.1:80"),
@@ -250,7 +250,7 @@ fn the_example_shows_the_real_defaults() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_refused_in_one_line() {
+fn an_unreadable_file_is_refused_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let refusal = |name: &str, content: Option<&[u8]>| {
         let path = dir.path().join(name);
@@ -283,7 +283,7 @@ fn a_file_that_cannot_be_read_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_file_is_read_as_its_text_is_parsed() {
+fn a_file_parses_like_its_text() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.toml");
     fs::write(&path, EXAMPLE).unwrap();
@@ -305,12 +305,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn no_text_makes_it_panic(text in any::<String>()) {
+    fn no_text_makes_the_parser_panic(text in any::<String>()) {
         one_line(&text)?;
     }
 
     #[test]
-    fn no_damage_to_a_valid_file_makes_it_panic(
+    fn no_damage_to_a_valid_file_makes_the_parser_panic(
         at in 0..EXAMPLE.len(), cut in 0..200usize, insert in "(\\PC|\n){0,20}",
     ) {
         let example = uncommented(&[]);
@@ -321,7 +321,7 @@ proptest! {
     }
 
     #[test]
-    fn no_value_makes_it_panic(key in 0..28usize, value in value()) {
+    fn no_value_makes_the_parser_panic(key in 0..28usize, value in value()) {
         let example = uncommented(&[]);
         let is_key = |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase());
         let line = example.lines().filter(is_key).nth(key).expect("28 keys are in the example");

@@ -164,12 +164,12 @@ fn directory(room: &TempDir) -> DirBackend {
 }
 
 #[test]
-fn a_directory() {
+fn a_directory_conforms() {
     suite(&directory(&tree()));
 }
 
 #[test]
-fn a_directory_read_past_its_page_cache() {
+fn a_directory_read_past_the_page_cache_conforms() {
     let room = tree();
     suite(&directory(&room).with_direct_io(true));
     // Whole blocks in an aligned buffer, as O_DIRECT requires.
@@ -185,7 +185,7 @@ fn a_directory_read_past_its_page_cache() {
 }
 
 #[test]
-fn what_is_spliced_is_what_is_read() {
+fn spliced_bytes_equal_read_bytes() {
     let room = tree();
     let (file, attr) = directory(&room).with_direct_io(false).open(Path::new("d/f")).unwrap();
     let mut pipe = PipePool::new(MIB).unwrap().pipe().unwrap();
@@ -212,17 +212,17 @@ fn what_is_spliced_is_what_is_read() {
 }
 
 #[test]
-fn a_directory_behind_a_rate_limit() {
+fn a_rate_limited_directory_conforms() {
     suite(&RateLimited::new(directory(&tree()), 1 << 30));
 }
 
 #[test]
-fn a_directory_that_could_fail_but_does_not() {
+fn a_directory_with_inactive_faults_conforms() {
     suite(&FaultInjector::new(directory(&tree()), Arc::new(FaultScript::default())));
 }
 
 #[test]
-fn decorators_on_each_other() {
+fn stacked_decorators_conform() {
     let room = tree();
     let limited = RateLimited::new(directory(&room), 0);
     suite(&RateLimited::new(
@@ -237,13 +237,13 @@ fn replica(backend: Arc<dyn Backend>) -> Replica {
 }
 
 #[test]
-fn a_replica_whose_pool_closes_its_files() {
+fn a_backend_with_pooled_closes_conforms() {
     let room = tree();
     suite(&*replica(Arc::new(directory(&room))).backend());
 }
 
 #[test]
-fn a_file_that_is_opened_when_it_is_first_used() {
+fn a_lazily_opened_file_conforms() {
     let room = tree();
     let backend: Arc<dyn Backend> = Arc::new(directory(&room));
     let lazy = |path: &str| {

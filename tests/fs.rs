@@ -182,7 +182,7 @@ fn read(fs: &Arc<Fs>, opened: &OpenedFile) -> Vec<u8> {
 /// The kernel may get the answer to the second open of a new version before the
 /// first one's, with the older version's pages still in its cache.
 #[test]
-fn the_kernel_keeps_its_cache_only_once_it_has_dropped_the_older_version() {
+fn the_page_cache_is_kept_only_after_older_pages_are_gone() {
     // Direct handles also fill the cache, where they are mapped.
     keeps_its_cache_only_once_it_has_dropped_the_older_version(CachePolicy::Kernel);
     keeps_its_cache_only_once_it_has_dropped_the_older_version(CachePolicy::Direct);
@@ -202,7 +202,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
     fs::write(tree.path().join("f"), "second").unwrap();
     let first = open(&fs, ino);
     assert!(!first.keep_cache);
-    assert!(!open(&fs, ino).keep_cache, "nobody knows that the kernel has dropped it");
+    assert!(!open(&fs, ino).keep_cache, "fanfs does not know that the kernel has dropped it");
     assert_eq!(read(&fs, &before), b"second");
     assert!(!open(&fs, ino).keep_cache, "the handle read was opened at the older version");
     assert_eq!(read(&fs, &first), b"second");
@@ -217,7 +217,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
 
 /// In a volume whose memory is 4 KiB, so that 2 KiB are a large file.
 #[test]
-fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
+fn auto_caches_large_files_once_reads_are_small() {
     let tree = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("small"), [0; 1024]).unwrap();
@@ -246,7 +246,7 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
 /// removal of the old one to the kernel in either order. The kernel would then remove the new
 /// file's link.
 #[test]
-fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
+fn a_reused_inode_number_waits_for_the_forget() {
     let tree = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let fs = volume(tree.path(), CachePolicy::Kernel, &runtime);

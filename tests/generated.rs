@@ -52,7 +52,7 @@ fn schema() -> Value {
 }
 
 #[test]
-fn the_copies_are_what_the_program_generates() {
+fn checked_in_files_match_the_generated_ones() {
     let mut fresh: BTreeMap<PathBuf, String> = BTreeMap::new();
     for (path, text) in manual() {
         fresh.insert(Path::new("packaging/man").join(path), text);
@@ -88,12 +88,12 @@ fn the_copies_are_what_the_program_generates() {
     assert!(
         stale.is_empty() && extra.is_empty(),
         "not as generated: {stale:?}, not generated: {extra:?}; \
-         write them anew: FANFS_BLESS=1 cargo test --test generated"
+         write them again: FANFS_BLESS=1 cargo test --test generated"
     );
 }
 
 #[test]
-fn pages_are_sound_troff() {
+fn manual_pages_are_valid_troff() {
     for (path, text) in manual() {
         let name = path.display();
         for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "FILES", "\"SEE ALSO\""] {
@@ -117,7 +117,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn the_schema_takes_what_fanfs_takes() {
+fn the_schema_accepts_valid_configurations() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     for file in ["example", "minimal"] {
         let text = fs::read_to_string(root().join(format!("config/{file}.toml"))).unwrap();
@@ -183,15 +183,15 @@ const CHANGES: &[(&str, bool, bool)] = &[
 ];
 
 #[test]
-fn what_the_schema_refuses_fanfs_refuses() {
+fn fanfs_refuses_everything_the_schema_refuses() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
-    for (change, is_fine, is_told) in CHANGES {
+    for (change, is_fine, is_in_schema) in CHANGES {
         let text =
             format!("[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\npath = '/a'\n{change}\n");
         let taken = config::parse(&text, Path::new("v.toml"));
         assert_eq!(taken.is_ok(), *is_fine, "{change}: {taken:?}");
         // The schema accepts what fanfs accepts; where it can decide, also the other way round.
-        assert_eq!(validator.is_valid(&json(&text)), *is_fine || !is_told, "{change}");
+        assert_eq!(validator.is_valid(&json(&text)), *is_fine || !is_in_schema, "{change}");
     }
 }
 
@@ -215,7 +215,7 @@ fn documented() -> BTreeMap<(String, String), Vec<String>> {
 }
 
 #[test]
-fn the_document_has_every_key_with_its_unit_default_and_range() {
+fn docs_list_every_key_with_unit_default_and_range() {
     let (schema, mut rows) = (schema(), documented());
     let manual = manual();
     let page = manual[Path::new("man5/fanfs.toml.5")].replace("\\-", "-");

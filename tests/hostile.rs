@@ -121,16 +121,16 @@ fn run(name: &str, check: fn(&[u8])) {
 }
 
 #[test]
-fn hostile_volume_files() {
+fn hostile_volume_files_are_parsed_or_refused() {
     run("config", config::check_volume);
 }
 
 #[test]
-fn hostile_answers_of_providers() {
+fn hostile_provider_answers_are_parsed_or_refused() {
     run("placement", placement::check_answer);
 }
 
 #[test]
-fn hostile_control_messages_and_mount_tables() {
+fn hostile_messages_and_mount_tables_are_handled() {
     run("control", control::check_message);
 }

@@ -79,7 +79,7 @@ impl Provider for Scripted {
                     });
                 }
                 Does::Hangs => std::future::pending::<()>().await,
-                Does::Panics => panic!("as it was told to"),
+                Does::Panics => panic!("as the test wants"),
                 Does::Waits => drop(self.gate.acquire().await),
             }
             let mut builder = ChunkMapBuilder::new();
@@ -207,14 +207,14 @@ fn on_n2() -> Option<ReplicaSet> {
 }
 
 #[test]
-fn a_piece_is_asked_about_once_however_many_read_it() {
+fn a_piece_is_queried_once_for_many_readers() {
     let rig = rig(Does::Waits, true, POLICY);
     let file = rig.file("f", 3 * PIECE);
     for offset in [0, 1, PIECE - 1, PIECE, 2 * PIECE - 1].into_iter().cycle().take(500) {
         rig.prompt(&file, offset);
     }
     rig.eventually("both pieces are asked about", |status| status.asking == 2 && rig.asked() == 2);
-    assert_eq!(local(&file, 0, Instant::now()), None, "nobody waits for the answer");
+    assert_eq!(local(&file, 0, Instant::now()), None, "no read waits for the answer");
     rig.provider.gate.add_permits(100);
     rig.eventually("both are answered", |status| status.answers == 2);
     for _ in 0..100 {
@@ -224,11 +224,11 @@ fn a_piece_is_asked_about_once_however_many_read_it() {
     assert_eq!(rig.asked(), 2);
     let now = Instant::now();
     assert_eq!(local(&file, PIECE + 5, now), on_n2());
-    assert_eq!(local(&file, 2 * PIECE, now), None, "nobody has read there");
+    assert_eq!(local(&file, 2 * PIECE, now), None, "no reader has been there");
 }
 
 #[test]
-fn an_answer_that_is_old_is_asked_for_again_and_counts_meanwhile() {
+fn an_old_answer_is_refreshed_and_used_meanwhile() {
     let rig =
         rig(Does::Answers, false, LocatorPolicy { ttl: Duration::from_millis(300), ..POLICY });
     let file = rig.file("f", MIB);
@@ -244,7 +244,7 @@ fn an_answer_that_is_old_is_asked_for_again_and_counts_meanwhile() {
 }
 
 #[test]
-fn after_a_failure_it_is_left_alone_for_a_while() {
+fn after_a_failure_the_provider_is_not_asked_for_a_while() {
     let policy = LocatorPolicy { retry_after: Duration::from_millis(300), ..POLICY };
     let rig = rig(Does::Fails, false, policy);
     let file = rig.file("f", MIB);
@@ -262,7 +262,7 @@ fn after_a_failure_it_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn the_log_has_no_names_of_files_and_the_status_has_the_whole_error() {
+fn the_status_has_the_error_and_the_log_no_file_names() {
     let log = Log::get();
     let rig = rig(Does::Complains, false, POLICY);
     rig.prompt(&rig.file("f", MIB), 0);
@@ -275,7 +275,7 @@ fn the_log_has_no_names_of_files_and_the_status_has_the_whole_error() {
 }
 
 #[test]
-fn unmatched_names_are_those_of_the_last_answer_and_new_ones_are_warned_of() {
+fn new_unmatched_node_names_are_logged() {
     let log = Log::get();
     let rig = rig(Does::Answers, false, POLICY);
     let warnings = |of: &str| {
@@ -307,7 +307,7 @@ fn unmatched_names_are_those_of_the_last_answer_and_new_ones_are_warned_of() {
 }
 
 #[test]
-fn a_provider_that_never_ends_is_cut_off() {
+fn an_endless_provider_is_cut_off() {
     let policy = LocatorPolicy { timeout: Duration::from_millis(100), ..POLICY };
     let rig = rig(Does::Hangs, false, policy);
     let file = rig.file("f", MIB);
@@ -319,7 +319,7 @@ fn a_provider_that_never_ends_is_cut_off() {
 }
 
 #[test]
-fn no_more_than_four_questions_are_under_way() {
+fn at_most_four_queries_are_in_flight() {
     let rig = rig(Does::Waits, false, POLICY);
     let files: Vec<_> = (0..20).map(|i| rig.file(&format!("f{i}"), MIB)).collect();
     for file in &files {
@@ -334,7 +334,7 @@ fn no_more_than_four_questions_are_under_way() {
 }
 
 #[test]
-fn many_files_do_not_make_it_grow() {
+fn many_files_do_not_grow_the_locator() {
     let policy = LocatorPolicy { retry_after: Duration::from_millis(200), ..POLICY };
     let rig = rig(Does::Waits, false, policy);
     let files: Vec<_> = (0..5000).map(|i| rig.file(&format!("f{i}"), MIB)).collect();
@@ -358,7 +358,7 @@ fn many_files_do_not_make_it_grow() {
 }
 
 #[test]
-fn a_file_that_changed_is_asked_about_anew() {
+fn a_changed_file_is_located_again() {
     let rig = rig(Does::Answers, false, POLICY);
     let file = rig.file("f", MIB);
     rig.prompt(&file, 0);
@@ -371,7 +371,7 @@ fn a_file_that_changed_is_asked_about_anew() {
 }
 
 #[test]
-fn a_provider_that_panics_has_failed_and_is_asked_again() {
+fn a_panicking_provider_counts_as_failed_and_is_retried() {
     let policy = LocatorPolicy { retry_after: Duration::from_millis(200), ..POLICY };
     let rig = rig(Does::Panics, false, policy);
     let file = rig.file("f", MIB);
@@ -386,7 +386,7 @@ fn a_provider_that_panics_has_failed_and_is_asked_again() {
 }
 
 #[test]
-fn a_short_file_is_not_asked_about() {
+fn a_short_file_is_not_located() {
     let rig = rig(Does::Answers, false, LocatorPolicy { min_file_size: MIB, ..POLICY });
     rig.prompt(&rig.file("short", MIB - 1), 0);
     rig.prompt(&rig.file("long", MIB), 0);
@@ -395,7 +395,7 @@ fn a_short_file_is_not_asked_about() {
 }
 
 #[test]
-fn the_end_of_the_runtime_does_not_wait_for_a_provider() {
+fn shutdown_does_not_wait_for_a_provider() {
     let rig = rig(Does::Hangs, false, POLICY);
     let file = rig.file("f", MIB);
     rig.prompt(&file, 0);

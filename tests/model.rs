@@ -230,7 +230,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_mount_is_the_tree(
+    fn the_mount_matches_the_model(
         seeds in proptest::collection::vec(any::<(u8, u8, u32)>(), 0..40),
         operations in proptest::collection::vec(operation(), 0..120),
     ) {

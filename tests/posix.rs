@@ -55,7 +55,7 @@ fn with(program: &str, test: impl FnOnce(&Path)) {
 }
 
 #[test]
-fn no_case_of_pjdfstest_fails_that_the_backing_passes() {
+fn pjdfstest_passes_wherever_the_backing_passes() {
     if !tool::installed("pjdfstest") {
         return;
     }
@@ -111,22 +111,22 @@ fn cargo_finds_a_second_build_fresh() {
 }
 
 #[test]
-fn sqlite_sees_no_half_transactions() {
+fn sqlite_sees_no_partial_transactions() {
     with("sqlite3", programs::sqlite);
 }
 
 #[test]
-fn tar_brings_a_tree_back() {
+fn tar_restores_a_tree() {
     with("tar", programs::tar);
 }
 
 #[test]
-fn cp_keeps_everything_with_its_holes() {
+fn cp_preserves_files_and_holes() {
     with("cp", programs::cp);
 }
 
 #[test]
-fn permissions_are_those_of_the_replica() {
+fn permissions_match_the_replica() {
     let rig = volume(3, "");
     let dirs = ["direct", "mounted"].map(|name| rig.source(0, name));
     dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
@@ -136,7 +136,7 @@ fn permissions_are_those_of_the_replica() {
 
 /// `FANFS_READS=1000000` for a long run.
 #[test]
-fn readers_see_what_was_written_before_they_opened_it() {
+fn readers_see_data_written_before_their_open() {
     let reads = std::env::var("FANFS_READS").map_or(50_000, |reads| reads.parse().unwrap());
     for cache in [KERNEL, DIRECT] {
         let rig = volume(3, cache);
@@ -166,7 +166,7 @@ fn an_open_handle_sees_a_write_at_once() {
 
 /// This may happen to any write on a busy machine.
 #[test]
-fn a_write_that_a_read_overtakes_in_the_kernel_is_seen_when_it_has_returned() {
+fn a_returned_write_is_visible_after_a_racing_read() {
     let setup = Setup { replicas: 1, read: KERNEL, write: true, ..Setup::default() };
     let rig = rig::mount(rig::tree(), &setup);
     overtaken::run(&rig);
@@ -174,7 +174,7 @@ fn a_write_that_a_read_overtakes_in_the_kernel_is_seen_when_it_has_returned() {
 }
 
 #[test]
-fn locks_exclude_each_other_through_the_mount_and_beside_it() {
+fn locks_conflict_through_the_mount_and_beside_it() {
     let rig = volume(3, "");
     locks::run(&rig.at(""), &rig.source(0, ""));
     rig.expect_quiet();
@@ -208,7 +208,7 @@ fn follow(from: &Path, to: &Path, over: &AtomicBool) {
 }
 
 #[test]
-fn readers_of_a_copy_that_lags_are_found_out() {
+fn the_test_detects_a_lagging_copy() {
     let (_room, [a, b]) = two();
     for size in ["4096", "307200", "5242880"] {
         fs::write(b.join(format!("stamped-{size}")), "").unwrap();
@@ -224,6 +224,6 @@ fn readers_of_a_copy_that_lags_are_found_out() {
         };
         let found = consistency::attempt(&setup);
         over.store(true, Ordering::Relaxed);
-        println!("{}", found.expect_err("nobody noticed that the copy lags"));
+        println!("{}", found.expect_err("the lagging copy was not detected"));
     });
 }

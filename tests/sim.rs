@@ -258,14 +258,14 @@ fn one_reader_gets_the_sum_of_unequal_replicas() {
 }
 
 #[test]
-fn a_replica_a_hundred_times_slower_does_not_hold_the_others_up() {
+fn a_very_slow_replica_does_not_delay_others() {
     let (part, sim) = efficiency(&[100.0, 100.0, 1.0]);
     assert!(part > 0.95, "{part}");
     assert!(sim.longest_wait < Duration::from_millis(400), "{:?}", sim.longest_wait);
 }
 
 #[test]
-fn what_cannot_be_hedged_for_want_of_memory_is_hedged_later() {
+fn a_hedge_without_memory_is_sent_later() {
     let links = vec![link(|_| 100.0), link(|t| if t < 1.0 { 100.0 } else { 0.0 })];
     let mut sim = Sim::new(links, SEGMENTS);
     sim.no_memory_until = 2.0;
@@ -275,7 +275,7 @@ fn what_cannot_be_hedged_for_want_of_memory_is_hedged_later() {
 }
 
 #[test]
-fn a_replica_that_drops_to_a_tenth_is_followed() {
+fn a_drop_of_a_replica_to_a_tenth_is_followed() {
     let links =
         vec![link(|_| 100.0), link(|t| if t < 2.0 { 100.0 } else { 10.0 }), link(|_| 100.0)];
     let mut sim = Sim::new(links, SEGMENTS);
@@ -303,7 +303,7 @@ fn read_by(sim: &Sim, replica: usize, of: impl Fn(usize) -> bool) -> usize {
 }
 
 #[test]
-fn a_segment_is_read_from_the_replica_that_holds_it() {
+fn a_segment_is_read_from_its_holder() {
     let sim = chunks_in_turn(100.0);
     let strangers: usize =
         [0, 1].iter().map(|id| read_by(&sim, *id, |segment| segment / 8 % 2 != *id)).sum();
@@ -312,14 +312,14 @@ fn a_segment_is_read_from_the_replica_that_holds_it() {
 
 /// The other replica would get it from the slow one's disk.
 #[test]
-fn a_slow_replica_that_delivers_is_not_read_twice_where_it_has_the_only_copy() {
+fn a_slow_only_copy_is_not_read_twice() {
     let sim = chunks_in_turn(10.0);
     let twice = sim.tried.iter().filter(|tried| tried.len() > 1).count();
     assert_eq!(twice, 0, "of {}", sim.tried.len());
 }
 
 #[test]
-fn a_replica_that_recovers_is_used_again() {
+fn a_recovered_replica_is_used_again() {
     let links = vec![link(|_| 100.0), link(|t| if t < 4.0 { 0.5 } else { 100.0 })];
     let mut sim = Sim::new(links, SEGMENTS);
     sim.read(WINDOW);
@@ -329,7 +329,7 @@ fn a_replica_that_recovers_is_used_again() {
 }
 
 #[test]
-fn a_replica_that_hangs_costs_one_short_wait() {
+fn a_hung_replica_costs_one_short_wait() {
     let links = vec![link(|_| 100.0), link(|t| if t < 2.0 { 100.0 } else { 0.0 }), link(|_| 100.0)];
     let mut sim = Sim::new(links, SEGMENTS);
     let took = sim.read(WINDOW);
@@ -357,7 +357,7 @@ fn read_beside(cached: Link) -> Sim {
 
 /// For three seconds one replica delivers from its page cache.
 #[test]
-fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
+fn memory_speed_of_one_replica_ejects_no_other() {
     let mut cached = link(|t| if t < 3.0 { 20_000.0 } else { 100.0 });
     cached.latency = Duration::ZERO;
     let sim = read_beside(cached);
@@ -368,7 +368,7 @@ fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
 /// The same on a busy machine, which pauses everything for a moment now and then: segments in
 /// flight then arrive late together, and the cache looks like a very fast link.
 #[test]
-fn a_cache_on_a_busy_machine_gets_no_replica_ejected() {
+fn a_cache_on_a_busy_machine_ejects_no_replica() {
     let mut cached = link(|t| if t % 0.5 < 0.02 { 50.0 } else { 20_000.0 });
     cached.latency = Duration::ZERO;
     read_beside(cached);
@@ -376,7 +376,7 @@ fn a_cache_on_a_busy_machine_gets_no_replica_ejected() {
 
 /// Every fourth segment is in the page cache of one replica.
 #[test]
-fn hits_are_kept_out_of_the_rate() {
+fn cache_hits_do_not_affect_the_rate() {
     let mut sim = Sim::new(vec![link(|_| 100.0), link(|_| 100.0)], SEGMENTS);
     sim.links[0].cached_every = Some(4);
     sim.read(WINDOW);
@@ -398,7 +398,7 @@ fn a_long_link_is_kept_full() {
 
 /// Two replicas alternate in being slightly faster; the first one's first read is slow.
 #[test]
-fn a_replica_whose_first_single_read_was_slow_gets_a_fair_share_again() {
+fn a_slow_first_read_does_not_cost_a_replica_its_share() {
     let swing = |t: f64| if ((t * 4.0) as u64).is_multiple_of(2) { 20.0 } else { -20.0 };
     let early = move |t: f64| if t < 1.0 { 0.5 } else { 100.0 + swing(t) };
     let mut sim = Sim::new(vec![link(early), link(move |t| 100.0 - swing(t))], 4096);
@@ -412,7 +412,7 @@ fn a_replica_whose_first_single_read_was_slow_gets_a_fair_share_again() {
 }
 
 #[test]
-fn the_only_holder_is_asked_again_after_one_slow_read() {
+fn the_only_holder_is_used_after_one_slow_read() {
     // Both have been measured when the holder becomes slow for a second.
     let slow_once = |t: f64| if (1.0..2.0).contains(&t) { 0.5 } else { 100.0 };
     let mut sim = Sim::new(vec![link(slow_once), link(|_| 50.0)], 4096);
@@ -429,7 +429,7 @@ fn the_only_holder_is_asked_again_after_one_slow_read() {
 }
 
 #[test]
-fn a_replica_that_stays_slow_costs_single_reads_little() {
+fn a_persistently_slow_replica_costs_few_reads() {
     for slow in [0.0, 1.0] {
         let mut sim = Sim::new(vec![link(|_| 100.0), link(move |_| slow)], 4096);
         sim.read_singly(5.0);
@@ -514,7 +514,7 @@ fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
 }
 
 #[test]
-fn readers_with_longer_windows_get_no_more_than_others() {
+fn long_readahead_windows_get_no_larger_share() {
     let windows: Vec<u64> = (0..32).map(|i| [0, 1, 2, 16][i % 4]).collect();
     let got = shares(&windows, 3200);
     let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
@@ -538,7 +538,7 @@ proptest! {
     /// arrives, nothing stays in flight, each send has a reason (a request, a failure, lateness),
     /// and little is read twice.
     #[test]
-    fn no_segment_is_lost_or_fetched_without_cause(
+    fn no_segment_is_lost_or_fetched_needlessly(
         links in proptest::collection::vec(any_link(), 2..8),
         chunk in 1usize..200,
         copies in 1usize..4,

@@ -244,7 +244,7 @@ impl Run {
             start: item.1 * MIB,
             open_on: ReplicaSet::first(self.links.len()),
         });
-        self.segments.get_mut(&item).expect("somebody waits for it").want = Some(want);
+        self.segments.get_mut(&item).expect("a reader waits for it").want = Some(want);
     }
 
     /// As `read` does for a segment that has just been requested.
@@ -427,7 +427,7 @@ impl Run {
             self.tick();
         }
         if self.health.usable(self.epoch + self.now).is_empty() {
-            self.note("nobody is usable".to_owned());
+            self.note("no replica is usable".to_owned());
         }
     }
 
@@ -481,7 +481,7 @@ impl Run {
 }
 
 #[test]
-fn whatever_breaks_every_segment_comes_and_nothing_is_left_behind() {
+fn every_segment_arrives_and_no_state_remains() {
     let seeds = match std::env::var("FANFS_SIM_SEED") {
         Ok(seed) => {
             let seed = seed.parse().expect("a seed is a number");

@@ -25,7 +25,7 @@ fn rate(outcome: &SimulationOutcome) -> f64 {
 }
 
 #[test]
-fn the_published_mapr_table_is_reproduced_and_one_reader_gets_its_sums() {
+fn the_published_mapr_table_is_reproduced() {
     let epoch = Instant::now();
     for (text, mounts, expected, published) in PUBLISHED {
         let scenario = parse(text).unwrap();
@@ -121,7 +121,7 @@ fn against_the_best(seed: u64) -> (f64, &'static str, usize) {
 }
 
 #[test]
-fn fanfs_is_never_far_below_the_best_of_the_simpler_policies() {
+fn fanfs_is_close_to_the_best_simple_policy() {
     // benches/results/placement.md has the figures of seeds 0 to 59.
     let range = std::env::var("FANFS_SIMULATE_SEEDS").map_or(25..45, |n| 0..n.parse().unwrap());
     let shown_only = range.start == 0;
@@ -172,7 +172,7 @@ fn proxying() -> (World, Workload) {
 }
 
 #[test]
-fn knowing_where_chunks_are_pays_and_is_used() {
+fn known_placement_is_used_and_faster() {
     let (world, workload) = proxying();
     let with = |knowledge| {
         let workload = Workload { knowledge, ..workload.clone() };
@@ -184,7 +184,7 @@ fn knowing_where_chunks_are_pays_and_is_used() {
 }
 
 #[test]
-fn what_timing_tells_is_better_than_nothing() {
+fn locality_learned_from_timing_helps() {
     // Chunks longer than the window, so that there is time to learn.
     let (mut world, mut workload) = proxying();
     let names = ["n0", "n1", "n2"].map(str::to_owned).to_vec();
@@ -215,7 +215,7 @@ fn a_thousand_nodes_and_sixty_four_replicas_are_simulated() {
 }
 
 #[test]
-fn small_random_reads_are_not_read_past() {
+fn small_random_reads_get_no_readahead() {
     let (world, mut workload) = proxying();
     workload.readers = vec![ReaderSpec {
         block: 4096,

@@ -7,6 +7,8 @@ mod import_circles;
 mod limits;
 #[path = "tidy/sources.rs"]
 mod sources;
+#[path = "tidy/words.rs"]
+mod words;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -167,7 +169,7 @@ fn imports_run_one_way() {
 }
 
 #[test]
-fn no_room_may_import_more_than_it_does() {
+fn no_room_imports_more_than_allowed() {
     let imports = room_imports();
     for (own, allowed) in MAY_IMPORT {
         let unused: Vec<_> =
@@ -177,7 +179,7 @@ fn no_room_may_import_more_than_it_does() {
 }
 
 #[test]
-fn only_fuse_knows_fuser() {
+fn only_fuse_imports_fuser() {
     for (path, text) in sources() {
         let knows = code(&text).contains("fuser::");
         assert!(!knows || room(&path) == "fuse", "src/{path} uses fuser");
@@ -231,7 +233,7 @@ fn pure_modules_do_no_io_and_read_no_clock() {
 /// The wall clock jumps. Its times are only shown, or compared with one another (a table's time of
 /// modification). Durations and time limits use `Instant`.
 #[test]
-fn nothing_waits_by_the_clock_of_the_day() {
+fn no_timeout_uses_the_wall_clock() {
     let may = [
         "fuse/convert.rs",
         "fuse/adapter/filesystem.rs",
@@ -269,7 +271,7 @@ fn rooms_are_named_after_nouns_and_files_stay_small() {
 }
 
 #[test]
-fn every_unsafe_block_says_why_it_is_sound() {
+fn every_unsafe_block_has_a_safety_comment() {
     for (path, text) in sources() {
         let lines: Vec<_> = text.lines().collect();
         for (i, line) in lines.iter().enumerate() {
@@ -321,7 +323,7 @@ fn there_are_no_import_circles() {
 /// In a process with mounts, tests start programs and end mounts only through
 /// tests/processes.rs.
 #[test]
-fn tests_on_mounts_start_programs_and_end_mounts_in_one_way() {
+fn mount_tests_start_programs_and_unmount_in_one_way() {
     let tests = sources::texts_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
     let on_mounts = |path: &str| {
         matches!(path, "check.rs" | "model.rs" | "fuse.rs" | "posix.rs")
@@ -340,4 +342,10 @@ fn tests_on_mounts_start_programs_and_end_mounts_in_one_way() {
         assert!(!starts, "tests/{path} starts a program; use crate::processes::Command");
         assert!(!code.contains(".stop()"), "tests/{path} ends a mount; use processes::stop");
     }
+}
+
+#[test]
+fn words_that_plain_english_avoids_do_not_occur() {
+    let violations = words::violations(Path::new(env!("CARGO_MANIFEST_DIR")));
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
 }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_objects_hang_half_of_the_threads_are_left_for_others() {
+    fn hung_objects_leave_half_of_the_threads_to_others() {
         for lane in [Lane::Metadata, Lane::Read] {
             for threads in [2, 3, 4, 8, 64] {
                 for dir in ["", "dead/", "a/dead/"] {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_answered_goes_on_near_hung_objects() {
+    fn an_object_that_has_answered_is_served_near_hung_ones() {
         let mut answered = ResponsiveObjects::default();
         let lane = Lane::Metadata;
         let hang = |path: String| ActiveCall { path_key: about(&path), lane, is_stuck: true };

@@ -1,7 +1,7 @@
 //! The identity under which a thread calls a replica.
 //!
 //! A daemon that runs as root may do anything on a replica, so the replica would refuse nothing. If
-//! the server maps root to nobody, it would refuse everything. So fanfs opens and changes files
+//! the server maps root to `nobody`, it would refuse everything. So fanfs opens and changes files
 //! under the caller's identity. The thread takes the caller's user, group and supplementary groups
 //! for its file system calls (setfsuid(2) and similar). The replica then decides as it would for
 //! the caller. NFS sends the same identity to its server.
@@ -234,7 +234,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn groups_are_those_of_the_thread() {
+    fn groups_are_read_from_the_thread() {
         let own = rustix::process::getgroups().unwrap();
         let read =
             supplementary_groups(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_started_under_a_callers_identity_can_have_the_daemons() {
+    fn a_thread_with_caller_credentials_can_use_the_daemons() {
         let Some(user) = user(vec![]) else { return };
         let reads = || with_daemon_credentials(|_| fs::read("/etc/shadow").is_ok()).unwrap();
         let started = std::thread::spawn(move || {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_a_callers_identity_for_so_long_and_alone() {
+    fn only_one_thread_has_the_credentials_and_only_for_a_call() {
         let Some(user) = user(vec![4321]) else { return };
         let room = tempfile::tempdir().unwrap();
         let make = |name: &str| {

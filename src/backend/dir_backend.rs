@@ -547,8 +547,8 @@ impl RootDevice {
 const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 fn birth_time(s: &Statx) -> Option<(i64, u32)> {
-    let is_told = s.stx_mask & StatxFlags::BTIME.bits() != 0;
-    is_told.then_some((s.stx_btime.tv_sec, s.stx_btime.tv_nsec))
+    let is_known = s.stx_mask & StatxFlags::BTIME.bits() != 0;
+    is_known.then_some((s.stx_btime.tv_sec, s.stx_btime.tv_nsec))
 }
 
 fn kind_of(file_type: FileType) -> Option<FileKind> {

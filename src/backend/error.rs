@@ -155,13 +155,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_file_is_definite_and_no_fault_of_the_replica() {
+    fn a_missing_file_does_not_count_against_the_replica() {
         let e = BackendError::Os(Errno::NOENT);
         assert!(e.is_definite() && !e.is_replica_fault());
     }
 
     #[test]
-    fn what_we_have_run_out_of_is_no_fault_of_the_replica() {
+    fn running_out_of_local_resources_does_not_count() {
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
             let e = BackendError::Os(errno);
             assert!(!e.is_definite() && !e.is_replica_fault(), "another may have it open");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_either_is_for_the_root_to_tell() {
+    fn an_ambiguous_error_is_decided_by_the_root() {
         let either = [Errno::IO, Errno::NOTCONN, Errno::STALE, Errno::TIMEDOUT, Errno::HOSTDOWN];
         for errno in either.into_iter().chain([Errno::from_raw_os_error(512)]) {
             assert_eq!(BackendError::Os(errno).origin(), ErrorOrigin::Unclear, "{errno:?}");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_io_error_is_worth_another_replica() {
+    fn an_io_error_is_retried_on_another_replica() {
         for errno in [Errno::IO, Errno::STALE, Errno::TIMEDOUT, Errno::from_raw_os_error(512)] {
             let e = BackendError::Os(errno);
             assert!(!e.is_definite() && e.is_replica_fault(), "{errno:?}");

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stopped_pool_leaves_is_closed_by_another_thread() {
+    fn files_of_a_stopped_pool_are_closed_by_another_thread() {
         let ((closer, pool), (dropped, thread)) = (closer(), mpsc::channel());
         pool.stop();
         closer.enqueue(PathBuf::new(), Box::new(File { dropped, hang: None }));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_behind_one_that_hangs_is_closed_without_another_drop() {
+    fn a_file_queued_behind_a_hung_close_is_closed_anyway() {
         let ((closer, _pool), (dropped, threads)) = (closer(), mpsc::channel());
         let (release, hang) = mpsc::channel();
         let hung = File { dropped: dropped.clone(), hang: Some(hang) };
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_is_given_up_is_not_closed_by_this_thread() {
+    fn a_dropped_descriptor_is_not_closed_by_this_thread() {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         // Take all job slots, as if no thread could be started.
         let none = (0..MAX_JOBS).map(|number| (u64::MAX - number as u64, Instant::now()));

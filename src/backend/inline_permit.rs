@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_enter_than_may() {
+    fn inline_permits_never_exceed_their_limit() {
         let guests = InlinePermits::new(2);
         let first = guests.try_acquire().unwrap();
         let _second = guests.try_acquire().unwrap();

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn birth_times_and_handles_tell_objects_apart_where_both_sides_have_them() {
+    fn birth_times_and_file_handles_distinguish_objects() {
         let born = Generation::from_birth_time;
         assert!(born((1, 0)).is_distinct_from(&born((2, 0))));
         assert!(!born((1, 0)).is_distinct_from(&born((1, 0))));

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_beneath_is_within() {
+    fn a_path_below_another_is_within_it() {
         let about = |path: &str| PathKey::from_path(Path::new(path));
         assert!(about("a/b/c").is_within(&about("a")) && about("a/b/c").is_within(&about("a/b")));
         assert!(about("a/b").is_within(&about("a/b")));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_top_level_directory_in_common_is_near() {
+    fn paths_under_one_top_level_directory_are_near() {
         let about = |path: &str| PathKey::from_path(Path::new(path));
         assert!(about("a/b/c").is_near(&about("a/d")) && about("a/b").is_near(&about("a")));
         assert!(about("a").is_near(&about("b")), "both are directly in the root");

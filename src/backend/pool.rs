@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses() {
+    fn a_full_queue_rejects_jobs() {
         let pool = pool(2, 1);
         let (release, hang) = mpsc::channel::<()>();
         pool.submit(Lane::Read, Box::new(move || hang.recv().unwrap_or(()))).unwrap();
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_takes_no_thread_with_it() {
+    fn a_panicking_job_does_not_end_its_thread() {
         let pool = pool(2, 16);
         for _ in 0..8 {
             pool.submit(Lane::Read, Box::new(|| panic!("on purpose"))).unwrap();
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_does_not_come_back_is_stuck_until_it_does() {
+    fn a_thread_in_a_hung_call_is_stuck_until_it_returns() {
         let pool = pool(3, 16);
         let (release, hang) = mpsc::channel::<()>();
         pool.submit(Lane::Read, Box::new(move || hang.recv().unwrap_or(()))).unwrap();
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_its_answer_and_an_older_job_move_a_job() {
+    fn progress_is_a_partial_answer_or_an_older_jobs_end() {
         let pool = pool(3, 16);
         let queue = |job: Box<dyn FnOnce() + Send>| {
             pool.submit_with(Lane::Metadata, JobOptions::default(), job).unwrap()
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object_holds_few_threads_and_they_are_replaced() {
+    fn threads_stuck_on_one_object_are_few_and_replaced() {
         let pool = pool(4, 64);
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
@@ -733,22 +733,22 @@ mod tests {
     }
 
     #[test]
-    fn many_objects_of_one_directory_that_hang_leave_threads_to_others() {
+    fn hung_objects_of_one_directory_leave_threads_to_others() {
         others_are_served_while_many_hang_in("d/", Lane::Metadata);
     }
 
     #[test]
-    fn many_objects_in_the_root_that_hang_leave_threads_to_others() {
+    fn hung_objects_in_the_root_leave_threads_to_others() {
         others_are_served_while_many_hang_in("", Lane::Metadata);
     }
 
     #[test]
-    fn many_reads_that_hang_leave_threads_to_other_reads() {
+    fn hung_reads_leave_threads_to_other_reads() {
         others_are_served_while_many_hang_in("d/", Lane::Read);
     }
 
     #[test]
-    fn changes_that_hang_have_no_replacement_threads() {
+    fn hung_changes_get_no_replacement_threads() {
         let pool = pool(2, 64);
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
@@ -767,7 +767,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_has_a_thread_where_changes_hold_all_and_leaves_none() {
+    fn a_probe_runs_although_changes_hold_all_threads() {
         let pool = pool(2, 64);
         let (release, hang) = mpsc::channel::<()>();
         let (hang, begun) = (Arc::new(Mutex::new(hang)), Arc::new(AtomicU64::new(0)));
@@ -806,7 +806,7 @@ mod tests {
     }
 
     #[test]
-    fn after_stop_nothing_is_taken() {
+    fn a_stopped_pool_accepts_no_jobs() {
         let pool = pool(2, 4);
         pool.stop();
         assert_eq!(pool.submit(Lane::Metadata, Box::new(|| ())), Err(BackendError::QueueFull));

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_queued_before_is_progress() {
+    fn only_answers_to_earlier_jobs_are_progress() {
         let (mut progress, start) = (QueueProgress::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut answered = |job, seconds| progress.record_answer(job, at(seconds), Vec::new);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_hangs_for_long_costs_no_memory() {
+    fn a_long_hung_job_costs_no_memory() {
         let (mut progress, start) = (QueueProgress::default(), Instant::now());
         for job in 2..10_000 {
             progress.record_answer(job, start, || vec![1]);
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_dropped_is_not_missed(
+        fn dropping_old_progress_changes_no_result(
             order in proptest::collection::vec(0u64..400, 0..400),
             waits in proptest::collection::btree_set(0u64..400, 0..20),
         ) {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_for_a_thread_ends_with_it() {
+    fn the_requesting_thread_is_restored_after_its_scope() {
         RequestingThread::from_tid(7).set_current();
         let inside = RequestingThread::from_tid(8).scope(RequestingThread::current);
         assert_eq!(
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_lives_is_not_killed() {
+    fn a_live_thread_is_not_reported_as_killed() {
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         assert!(
             !RequestingThread::from_tid(own).is_killed() && !RequestingThread::NONE.is_killed()

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_says_all_that_a_pass_does() {
+    fn a_fio_job_matches_its_pass() {
         let readers = vec![reader("r1", Some("/mnt/r 1"), 0, 131072)];
         let expected = "# a title\n[global]\nioengine=psync\nrw=read\nbs=65536\n\
                         invalidate=1\niomem_align=4096\nthread\nruntime=2500ms\n\
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_one_section_and_the_mount_is_a_variable() {
+    fn adjacent_readers_share_one_fio_section() {
         let mut readers: Vec<_> = (0..4).map(|i| reader("fanfs", None, i * 65536, 65536)).collect();
         let one = render_job(&job(Load::Random, readers.clone())).unwrap();
         assert!(one.contains("rw=randread") && one.contains("randseed=42"), "{one}");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_are_refused() {
+    fn file_names_that_fio_cannot_express_are_refused() {
         for name in ["a$b", "a\nb", "a;b", " a", "a\"b"] {
             let mut job = job(Load::Random, vec![reader("r1", Some("/r"), 0, 65536)]);
             job.file = name.into();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_fios_own() {
+    fn the_rate_comes_from_fio() {
         let report = "note: x\n{\"jobs\": [{\"error\": 0, \"read\": {\"bw_bytes\": 2097152}}]}";
         assert_eq!(parse_rate(report).unwrap(), 2.0);
         let failed = parse_rate("{\"jobs\": [{\"error\": 5, \"read\": {}}]}").unwrap_err();

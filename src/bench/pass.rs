@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_read_to_their_end_and_no_further() {
+    fn each_part_is_read_exactly_to_its_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(4 * MIB).unwrap();
         for shuffled in [None, Some(3)] {

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_the_seeds_and_no_run() {
+    fn the_seed_sets_a_non_sequential_order() {
         let order = |seed| {
             let shuffle = BlockPermutation::new(4096, seed);
             (0..4096).map(|i| shuffle.at(i).unwrap()).collect::<Vec<_>>()

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_replicas() {
+    fn replica_counts_double_after_four_and_end_at_the_total() {
         assert_eq!(replica_counts(1), [1]);
         assert_eq!(replica_counts(3), [1, 2, 3]);
         assert_eq!(replica_counts(4), [1, 2, 3, 4]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn one_replica_has_no_sum() {
+    fn a_single_replica_has_no_sum_candidate() {
         let id = ReplicaId::new(0);
         for load in Load::ALL {
             let expected = [Candidate::Alone(id), Candidate::Fanfs(set(1))];
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_have_all_in_turned_order_and_other_regions() {
+    fn rounds_rotate_candidates_and_change_regions() {
         let steps = plan_passes(set(3), 3);
         let of = |round: usize| -> Vec<PassSpec> {
             let its = |s: &&PassSpec| s.round == round && s.load == Load::Random;
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_whole_blocks_in_the_file_and_do_not_overlap() {
+    fn parts_are_whole_blocks_and_do_not_overlap() {
         let size = (100 << 20) + 12345;
         for step in plan_passes(set(5), 2) {
             for (block, readers) in [(1 << 20, 1), (1 << 20, 7), (65536, 4), (12288, 5)] {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_large_enough_has_blocks_for_all() {
+    fn a_large_enough_file_has_blocks_for_all() {
         // (replicas, --readers, the most readers of any pass)
         for (replicas, readers, most) in [(3, 4, 4), (17, 1, 17)] {
             let size = min_file_size(1 << 20, 65536, most);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_has_a_reader_for_each_and_fanfs_as_many_as_were_asked_for() {
+    fn a_sum_has_one_reader_for_each_replica() {
         let sum = Candidate::Sum(set(6));
         assert_eq!(sum.readers(Load::Sequential, 4), 6);
         assert_eq!(sum.readers(Load::Random, 4), 6);

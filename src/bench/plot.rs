@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_nine_is_one_more() {
+    fn each_nine_adds_one_to_the_axis_position() {
         for (part, place) in [(0.0, 0.0), (0.9, 1.0), (0.999, 3.0)] {
             assert!((nines_position(part) - place).abs() < 1e-9);
         }

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_of_values() {
+    fn the_median_is_the_middle_value() {
         assert_eq!(Spread::from_values([]), None);
         assert_eq!(Spread::from_values([3.0]), Some(Spread { min: 3.0, median: 3.0, max: 3.0 }));
         let four = Spread::from_values([4.0, 1.0, 2.0, 8.0]);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_one_round() {
+    fn ratios_compare_passes_of_one_round() {
         let one = ReplicaId::new(0);
         let two = ReplicaId::new(1);
         let both = ReplicaSet::first(2);
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_pass_is_named_and_the_others_count() {
+    fn a_failed_pass_is_reported_and_the_others_count() {
         let set = ReplicaSet::first(1);
         let mut outcomes = vec![pass(0, Candidate::Fanfs(set), 10)];
         let spec = PassSpec { round: 1, ..outcomes[0].spec };
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_between_samples() {
+    fn rates_are_computed_between_samples() {
         let names = ["a".to_owned(), "b".to_owned()];
         let second = Duration::from_secs(1);
         let sample = |time, mib: u64, replicas: [u64; 2]| CounterSample {

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_begins_where_o_direct_may() {
+    fn memory_is_aligned_for_o_direct() {
         let mut memory = vec![0; 3 * ALIGNMENT as usize];
         let part = aligned(&mut memory);
         assert_eq!(part.len(), 2 * ALIGNMENT as usize);

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_beyond_the_limit_is_refused_and_comes_back_on_drop() {
+    fn a_claim_over_the_limit_is_refused_until_memory_is_freed() {
         let budget = Budget::new(100);
         let first = budget.claim(60).unwrap();
         assert!(budget.claim(41).is_none());
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_served_in_order_and_nobody_jumps_it() {
+    fn waiting_claims_are_served_in_order() {
         let budget = Budget::new(10);
         let all = budget.claim(10).unwrap();
         let served = Arc::new(Mutex::new(Vec::new()));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_past_the_line_keeps_to_the_limit_and_an_overdraft_is_paid_back() {
+    fn a_claim_past_waiters_keeps_to_the_limit() {
         let budget = Budget::new(10);
         let held = budget.claim(8).unwrap();
         budget.enqueue_waiter(0, 5, drop);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_claim_is_given_back_part_by_part() {
+    fn a_split_claim_is_released_part_by_part() {
         let budget = Budget::new(10);
         let mut claim = budget.claim(10).unwrap();
         let part = claim.split(4);

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_out_as_they_went_in() {
+    fn a_pipe_returns_the_bytes_written_to_it() {
         let pipes = PipePool::new(8192).unwrap();
         let mut first = pipes.pipe().unwrap();
         let mut second = pipes.pipe().unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_empty_pipe_is_used_again() {
+    fn only_an_empty_pipe_is_reused() {
         let pipes = PipePool::new(4096).unwrap();
         let idle = |pipes: &PipePool| pipes.inner.idle.lock().len();
         let mut pipe = pipes.pipe().unwrap();

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_are_page_aligned_and_used_again() {
+    fn buffers_are_page_aligned_and_reused() {
         let pool = pool(1 << 20);
         let mut first = take(&pool, 5000);
         assert_eq!(first.as_ptr() as usize % PAGE_SIZE, 0);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_and_used_together_stay_within_the_budget() {
+    fn pooled_and_used_buffers_stay_within_the_budget() {
         let limit = 64 * 1024;
         let pool = pool(limit);
         let small: Vec<_> = (0..16).map(|_| take(&pool, 4096)).collect();
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "paid with")]
-    fn a_buffer_must_be_paid_for() {
+    fn a_buffer_needs_a_budget_claim() {
         let pool = pool(1 << 20);
         let claim = pool.budget().claim(4096).unwrap();
         let _ = pool.allocate(4097, claim);

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_taken_as_pages_in_any_order_and_once() {
+    fn each_part_is_taken_as_pages_once_in_any_order() {
         let budget = Budget::new(1 << 20);
         let pipes = PipePool::new(1 << 20).unwrap();
         let data = piped(&budget, &pipes);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_a_small_part_has_the_rest_copied_and_it_stays() {
+    fn taking_a_small_part_copies_the_rest_to_memory() {
         let budget = Budget::new(1 << 20);
         let pipes = PipePool::new(1 << 20).unwrap();
         let data = piped(&budget, &pipes);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_before_is_copied_where_no_further_pipe_can_be_made() {
+    fn without_another_pipe_the_preceding_bytes_are_copied() {
         let budget = Budget::new(1 << 20);
         let pipes = PipePool::new(1 << 20).unwrap();
         let mut pipe = pipes.pipe().unwrap().without_siblings();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_at_once_it_is_whole_and_paid_for() {
+    fn materialized_data_is_complete_and_claimed() {
         let budget = Budget::new(1 << 20);
         let pipes = PipePool::new(1 << 20).unwrap();
         let data = piped(&budget, &pipes);

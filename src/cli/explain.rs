@@ -222,7 +222,7 @@ const MAP_WIDTH: usize = 64;
 /// The most replicas in the chunk map.
 const MAX_MAP_LINES: usize = 16;
 
-/// Colors that can be told apart on light and dark backgrounds.
+/// Colors that can be distinguished on light and dark backgrounds.
 const REPLICA_COLORS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Yellow,

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_process_is_parsed_from_the_arguments_that_start_it() {
+    fn a_child_process_parses_its_own_arguments() {
         let words = ["mount", "-f", "-o", "keeper,log=l", "v.toml", "mnt"].map(OsString::from);
         let options = ParsedMountOptions { log: Some("l".into()), ..Default::default() };
         let first = parse(&words).into_process(ProcessRole::Foreground, &options);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_of_mount_is_known() {
+    fn every_mount_flag_is_accepted() {
         let wish = |args: &[&str]| {
             let all = ["mount.fanfs", "v.toml", "/mnt"].iter().chain(args).map(Into::into);
             detect_helper_call(&all.collect::<Vec<_>>()).unwrap().action
@@ -270,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_can_be_given_to_mount_fuse3() {
+    fn mount_fuse3_accepts_a_volume_name() {
         let args = helper(&["fanfs", "genomes", "/genomes", "-o", "rw"]).unwrap();
         assert!(args.is_ok_and(|args| args.volume == Path::new("/etc/fanfs/genomes.toml")));
         assert!(helper(&["fanfs", "mount", "/genomes", "-o", "rw"]).is_none());
     }
 
     #[test]
-    fn called_by_mount_and_by_mount_fuse3() {
+    fn arguments_of_mount_and_mount_fuse3_are_parsed() {
         let args = helper(&["/sbin/mount.fanfs", "v.toml", "/mnt", "-s", "-o", "rw,suid"]).unwrap();
         assert!(args.is_ok_and(|a| a.hidden.sloppy
             && a.options == ["rw,suid"]
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_no_sources() {
+    fn command_names_are_not_mount_sources() {
         for args in [
             &["fanfs", "mount", "v.toml", "/mnt"][..],
             &["fanfs"],

@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn what_fstab_says_is_accepted() {
+    fn fstab_options_are_accepted() {
         let list =
             "ro,allow_other,noauto,_netdev,nofail,x-systemd.automount,x-systemd.idle-timeout=60";
         assert!(parse(list).is_ok_and(|options| options.overrides.allow_other));
     }
 
     #[test]
-    fn a_misspelt_option_is_refused_with_a_suggestion() {
+    fn a_misspelled_option_is_refused_with_a_suggestion() {
         let text = parse("allow_othr").err().map(|failure| failure.text()).unwrap();
         assert_eq!(text, "mount option `allow_othr` is not known; did you mean `allow_other`?");
         assert!(ParsedMountOptions::parse(&["allow_othr".into()], true).is_ok());
@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_contradicting_options_counts() {
+    fn the_last_conflicting_option_wins() {
         assert!(parse("suid,nosuid").is_ok_and(|options| !options.overrides.suid));
         assert!(parse("nosuid,suid").is_ok_and(|options| options.overrides.suid));
     }
 
     #[test]
-    fn fanfs_suid_counts_unless_nosuid_is_given_anywhere() {
+    fn fanfs_suid_applies_unless_nosuid_is_set() {
         let extra = |list: &str| parse(list).map(|options| options.overrides).unwrap_or_default();
         let flags = |list: &str| (extra(list).suid, extra(list).dev);
         assert_eq!(flags("fanfs.suid"), (true, false));

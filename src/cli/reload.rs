@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_is_said_by_name() {
+    fn reload_names_each_change() {
         let location = |name: &&str| ReplicaLocation {
             name: (*name).to_owned(),
             path: format!("/mnt/{name}").into(),

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_took_over_and_does_not_answer_is_a_failure() {
+    fn a_successor_that_does_not_answer_is_a_failure() {
         let failure = status_of_process(Path::new("/no mount"), 7, Instant::now()).unwrap_err();
         assert_eq!(
             failure.text(),

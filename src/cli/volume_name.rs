@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_word_is_a_name_and_all_else_is_a_path() {
+    fn a_bare_word_is_a_name_and_the_rest_are_paths() {
         let dir = Path::new("/etc/fanfs");
         assert_eq!(resolve_in_dir(Path::new("genomes"), dir), Path::new("/etc/fanfs/genomes.toml"));
         assert_eq!(resolve_in_dir(Path::new("hg38.v2"), dir), Path::new("/etc/fanfs/hg38.v2.toml"));

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_and_the_owner_may_and_nobody_else() {
+    fn only_root_and_the_owner_may_connect() {
         let owner = geteuid().as_raw();
         for (uid, may) in [(0, true), (owner, true), (owner + 4321, false), (u32::MAX, false)] {
             let peer = Peer { uid };
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_long_leaves_room_for_the_others() {
+    fn slow_peers_leave_room_for_others() {
         let peers = ConnectionLimiter::new();
         let patient: Vec<_> = std::iter::from_fn(|| peers.try_acquire_slow()).collect();
         assert_eq!(patient.len(), MAX_SLOW_PEERS);

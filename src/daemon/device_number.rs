@@ -24,7 +24,7 @@ mod tests {
 
     /// Daemons and keepers of other versions read this form.
     #[test]
-    fn it_is_written_as_two_numbers() {
+    fn a_device_number_is_serialized_as_two_numbers() {
         let number = DeviceNumber::from((0, 43));
         assert_eq!(serde_json::to_string(&number).unwrap(), "[0,43]");
         assert_eq!(

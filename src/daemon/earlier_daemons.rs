@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_left_when_its_thread_has_ended_or_it_has() {
+    fn a_daemon_is_gone_once_its_thread_or_process_ends() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let mut daemons = EarlierDaemons::default();
         daemons.add(Pid::from_child(&child)).unwrap();

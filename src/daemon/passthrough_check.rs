@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernels_release_has_its_version() {
+    fn a_kernel_release_is_parsed_to_a_version() {
         let is_older = |release| KernelVersion::parse(release).map(|v| v < PASSTHROUGH_VERSION);
         assert_eq!(is_older("6.1.0-18-amd64\n"), Some(true));
         assert_eq!(is_older("6.9\n"), Some(false));

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_ending_is_told_from_one_that_waits() {
+    fn an_exiting_process_is_distinguished_from_a_waiting_one() {
         let stat = |state: &str, flags: u32| format!("7 (a ) b) {state} 1 7 7 0 -1 {flags} 1 2");
         assert_eq!(is_exiting(&stat("S", 0x40_0040)), Some(false));
         assert_eq!(is_exiting(&stat("D", 0x40_0040)), Some(false), "it waits for a disk");

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_started_again_so_often_and_no_oftener() {
+    fn restarts_of_the_daemon_are_limited() {
         let (mut restarts, now) = (RestartLimiter::default(), Instant::now());
         assert!((0..MAX_RESTARTS).all(|_| restarts.try_restart(now)));
         assert!(!restarts.try_restart(now));

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_name_the_group() {
+    fn both_cgroup_versions_are_supported() {
         let find = |text: &str| {
             let groups = ProcessCGroups::from_buf_read(text.as_bytes()).unwrap();
             LimitedGroup::find(&groups.0)
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_some() {
+    fn this_machine_has_a_plausible_memory_limit() {
         assert!(memory_limit() > 1 << 20 && memory_limit() < u64::MAX);
     }
 }

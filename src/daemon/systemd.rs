@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signs_of_life_and_looks_have_their_intervals() {
+    fn periodic_messages_keep_their_interval() {
         let begun = Instant::now();
         assert!(is_due(None, STATUS_INTERVAL, begun));
         assert!(!is_due(Some(begun), STATUS_INTERVAL, begun + STATUS_INTERVAL / 2));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_point_adds_no_assignment() {
+    fn a_mount_point_adds_no_line_to_the_status() {
         assert_eq!(one_line("serving /mnt\nMAINPID=1 from 1"), "serving /mnt MAINPID=1 from 1");
     }
 }

@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_s_name_is_asked_for_where_its_address_may_be_another_s() {
+    fn an_address_of_several_servers_is_ambiguous() {
         let mut facts = crate::doctor::checks::tests::healthy();
         let nfs = |facts: &DoctorFacts, i: usize| facts.replicas[i].nfs.clone().expect("NFS");
         assert!((0..3).all(|i| !is_address_ambiguous(&facts, &nfs(&facts, i))));

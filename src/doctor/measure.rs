@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_copy_is_said() {
+    fn a_shorter_copy_is_reported() {
         let [whole, short] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         std::fs::write(whole.path().join("data"), vec![7; 40 << 20]).expect("written");
         std::fs::write(short.path().join("data"), vec![7; 2 << 20]).expect("written");
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn who_delivers_a_little_and_stops_is_slow() {
+    fn a_replica_that_stops_delivering_is_slow() {
         let ms = Duration::from_millis;
         // The last segment arrives 50 ms after the start; then none for the rest of 3 s.
         assert_eq!(rate_duration(ms(50), ms(3000), true), ms(3000));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said() {
+    fn a_missing_file_is_reported() {
         let dir = tempfile::tempdir().expect("a directory");
         let roots = [Some(dir.path().to_owned())];
         let step = Duration::from_millis(50);
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_is_left_behind() {
+    fn the_measurement_does_not_wait_for_a_hung_replica() {
         let started = Instant::now();
         let (keep, never) = std::sync::mpsc::channel::<()>();
         assert_eq!(run_with_timeout(Duration::from_millis(50), move || never.recv().is_ok()), None);

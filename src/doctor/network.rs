@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_are_those_of_rfc_1071() {
+    fn checksums_follow_rfc_1071() {
         // An echo as ping(8) sends it: id 1, sequence 1, no data.
         assert_eq!(icmp_message(8, 1, 1, &[]), [8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
         assert_eq!(icmp_message(8, 1, 1, &[0xff])[2..4], [0xf8, 0xfc]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_differ_by_half_of_both_ways() {
+    fn the_clock_offset_is_the_mean_of_both_directions() {
         let times = |received: u32, sent: u32| {
             let mut bytes = [0; 12];
             bytes[4..8].copy_from_slice(&received.to_be_bytes());

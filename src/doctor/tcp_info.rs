@@ -152,7 +152,7 @@ mod tests {
 
     /// Values from Linux 6.1: an NFS mount with 3 % loss of the server's packets.
     #[test]
-    fn the_kernel_says_what_came_out_of_order() {
+    fn the_kernel_reports_out_of_order_packets() {
         let info = tcp_info(&[
             (16, 1448),
             (20, 1500),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_unknown() {
+    fn unmeasured_tcp_values_are_unknown() {
         let server = "10.77.3.2".parse().expect("an address");
         let connection = from_tcp_info(706, server, &tcp_info(&[(148, u64::from(u32::MAX))]));
         let expected =

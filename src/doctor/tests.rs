@@ -66,7 +66,7 @@ fn mount_table_and_statistics_become_facts() {
 }
 
 #[test]
-fn the_machine_is_read_below_a_root() {
+fn machine_facts_are_read_below_a_root() {
     let root = tempfile::tempdir().expect("a directory");
     let write = |path: &str, text: &str| {
         let path = root.path().join(path);
@@ -131,12 +131,12 @@ fn every_fact_is_printed() {
 
 proptest! {
     #[test]
-    fn no_text_upsets_the_parsers(text in "([0-9.:\\[\\]%a-z/ -]|\n|\t|READ: |xprt:\ttcp |age: |device a mounted on /mnt with fstype nfs4\n){0,40}") {
+    fn no_statistics_make_the_parsers_panic(text in "([0-9.:\\[\\]%a-z/ -]|\n|\t|READ: |xprt:\ttcp |age: |device a mounted on /mnt with fstype nfs4\n){0,40}") {
         let _ = MountTable::parse(text.as_bytes()).with_stats(text.as_bytes());
     }
 
     #[test]
-    fn counters_of_any_size_are_judged(calls: u64, sent: u64, received: u64, backlog: u64) {
+    fn counters_of_any_size_are_evaluated(calls: u64, sent: u64, received: u64, backlog: u64) {
         let stats = format!(
             "device 10.77.1.2:/ mounted on /mnt/n1 with fstype nfs4 statvers=1.1\n\
              \txprt:\ttcp 0 0 2 0 0 {calls} 0 0 0 {backlog} 2 0 0\n\

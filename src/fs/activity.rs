@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_reader_has_closed_is_added_up() {
+    fn closed_reads_of_one_process_are_summed() {
         let busy = ActivityLog::default();
         let read = |by, bytes| ReadTotals { reads: 1, bytes, last_process: by, last_read: bytes };
         busy.record_closed(Path::new("a"), read(7, 10));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_is_left_out_last() {
+    fn closed_files_are_the_last_to_be_omitted() {
         let one = |handle, idle| ReadActivity {
             path: PathBuf::from("a"),
             handle,
@@ -157,16 +157,16 @@ mod tests {
         };
         let never = ReadActivity { reads: 0, ..one(Some(9), 0) };
         let open = vec![one(Some(1), 3), one(Some(2), 1), never];
-        let told = |most| {
-            let told = merge_latest(open.clone(), vec![one(None, 2), one(None, 9)], most);
-            told.into_iter().map(|one| one.handle).collect::<Vec<_>>()
+        let merged = |most| {
+            let merged = merge_latest(open.clone(), vec![one(None, 2), one(None, 9)], most);
+            merged.into_iter().map(|one| one.handle).collect::<Vec<_>>()
         };
-        assert_eq!(told(9), [Some(2), None, Some(1), None]);
-        assert_eq!(told(3), [Some(2), None, None]);
+        assert_eq!(merged(9), [Some(2), None, Some(1), None]);
+        assert_eq!(merged(3), [Some(2), None, None]);
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
+    fn the_oldest_closed_files_are_forgotten() {
         let busy = ActivityLog::default();
         for file in 0..MAX_CLOSED.get() + 10 {
             busy.record_closed(

@@ -175,7 +175,7 @@ mod tests {
 
     /// Four parts arrive in every order. They begin to end after the first to fourth arrival.
     #[test]
-    fn parts_begin_in_their_order_whatever_the_order_they_arrive_in() {
+    fn append_parts_start_in_file_order() {
         let all = [0, 10, 20, 30];
         for code in 0..256usize {
             let order: Vec<u64> = (0..4).map(|i| all[code >> (2 * i) & 3]).collect();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_part_that_fails_the_later_ones_are_refused() {
+    fn parts_after_a_failed_part_are_refused() {
         for answer in [Err(Errno::IO), Ok(3)] {
             let mut t = AppendHarness::new(0);
             [0, 20].into_iter().for_each(|at| t.arrives(at, Instant::now()));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_may_take_the_file_to_be_shorter_or_longer() {
+    fn the_kernel_may_assume_another_file_size() {
         let mut t = AppendHarness::new(100);
         t.arrives(50, Instant::now());
         assert_eq!(t.seen(), [(50, true)]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_waits_for_one_before_it_that_waits_for_room() {
+    fn a_part_waits_for_a_predecessor_without_memory() {
         for refused in [false, true] {
             let mut t = AppendHarness::new(100);
             assert_eq!(t.appends.announce(0), OnFull::WaitOrFail);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_fits_is_cached_and_a_large_one_is_not() {
+    fn small_files_are_cached_and_large_files_are_not() {
         assert_eq!(auto(0, false, true), CacheMode::Kernel);
         assert_eq!(auto(MEMORY / MEMORY_DIVISOR, false, true), CacheMode::Kernel);
         assert_eq!(auto(MEMORY / MEMORY_DIVISOR + 1, false, true), CacheMode::Direct);
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_is_cached_for_who_reads_small_blocks_and_where_it_could_not_be_mapped() {
+    fn a_large_file_is_cached_for_small_blocks_or_without_mmap() {
         assert_eq!(auto(u64::MAX, true, true), CacheMode::Kernel);
         assert_eq!(auto(u64::MAX, false, false), CacheMode::Kernel);
     }
 
     #[test]
-    fn what_is_configured_is_not_argued_with() {
+    fn a_configured_cache_mode_always_applies() {
         for size in [0, u64::MAX] {
             for (cache, expected) in
                 [(CachePolicy::Kernel, CacheMode::Kernel), (CachePolicy::Direct, CacheMode::Direct)]
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_small_by_their_mean_and_not_by_a_few() {
+    fn block_size_is_judged_by_the_mean() {
         let blocks = ReadSizeStats::default();
         (1..MIN_READS).for_each(|_| blocks.record_read(4096, 1, 0));
         assert_eq!(blocks.has_small_reads(), None);

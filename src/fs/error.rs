@@ -100,14 +100,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_no_application_knows_become_eio() {
+    fn unknown_errnos_become_eio() {
         let odd = BackendError::Os(rustix::io::Errno::from_raw_os_error(512));
         assert_eq!(Errno::from(odd), Errno::IO);
         assert_eq!(Errno::from(BackendError::Os(rustix::io::Errno::NOENT)).raw(), 2);
     }
 
     #[test]
-    fn silence_is_etimedout() {
+    fn a_timeout_becomes_etimedout() {
         assert_eq!(Errno::from(ReadError::Deadline), Errno::TIMEDOUT);
         assert_eq!(Errno::from(ReadError::Failed(BackendError::Late)), Errno::TIMEDOUT);
     }

@@ -581,7 +581,7 @@ mod tests {
     const FILE: FileKind = FileKind::Regular;
 
     #[test]
-    fn shared_mode_keeps_the_replicas_numbers_and_links_are_one_inode() {
+    fn shared_mode_keeps_inode_numbers_and_hard_links() {
         let mut t = table(VolumeMode::Shared);
         let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
         let a = t.remember(d, "a".as_ref(), r(0), &attr(11, FILE, 2), 0).unwrap();
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_mode_makes_numbers_of_paths() {
+    fn copies_mode_derives_numbers_from_paths() {
         let mut t = table(VolumeMode::Copies);
         let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
         let same = t.remember(ROOT, "a".as_ref(), r(1), &attr(99, FILE, 1), 0).unwrap();
@@ -606,7 +606,7 @@ mod tests {
 
     /// Numbers of an open file, and of the files that have its name after it.
     #[test]
-    fn what_replaces_an_open_copy_has_another_number_until_it_is_forgotten() {
+    fn the_replacement_of_an_open_copy_has_another_number() {
         let mut t = table(VolumeMode::Copies);
         let find =
             |t: &mut Inodes| t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_inodes_go_and_parents_stay_while_needed() {
+    fn forgotten_inodes_are_freed_but_needed_parents_stay() {
         let mut t = table(VolumeMode::Shared);
         let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
         let f = t.remember(d, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_moved_has_its_new_path() {
+    fn a_moved_directory_has_its_new_path() {
         let mut t = table(VolumeMode::Shared);
         let d = t.remember(ROOT, "old".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
         t.remember(ROOT, "new".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_what_lies_beneath_and_a_file_is_one() {
+    fn a_subtree_is_a_directory_and_all_below_it() {
         let mut t = table(VolumeMode::Shared);
         let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
         let e = t.remember(d, "e".as_ref(), r(0), &attr(11, DIR, 2), 0).unwrap();
@@ -686,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_renamed_over_has_no_path() {
+    fn a_replaced_file_has_no_path() {
         let mut t = table(VolumeMode::Shared);
         let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
         let b = t.remember(ROOT, "b".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
@@ -701,7 +701,7 @@ mod tests {
 
     /// Between the rename and its answer a lookup may find the new name.
     #[test]
-    fn who_was_found_by_its_new_name_already_is_not_taken_for_the_one_replaced() {
+    fn a_lookup_during_a_rename_keeps_the_new_file() {
         let mut t = table(VolumeMode::Shared);
         let new = t.remember(ROOT, "next".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
         let old = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn two_names_of_one_file_both_stay() {
+    fn both_names_of_one_file_are_kept() {
         let mut t = table(VolumeMode::Shared);
         let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(10, FILE, 2), 0).unwrap();
         t.remember(ROOT, "b".as_ref(), r(0), &attr(10, FILE, 2), 0).unwrap();
@@ -723,7 +723,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_that_of_the_last_who_was_found_there() {
+    fn a_name_belongs_to_the_last_inode_found_there() {
         let mut t = table(VolumeMode::Shared);
         let old = t.remember(ROOT, "f".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
         let new = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
@@ -735,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_good_only_at_the_version_opened_last() {
+    fn the_page_cache_is_valid_only_for_the_opened_version() {
         let mut t = table(VolumeMode::Shared);
         let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
         let v1 = attr(11, FILE, 1).version();
@@ -748,7 +748,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_good_only_after_a_read() {
+    fn the_page_cache_is_valid_only_after_a_read() {
         let mut t = table(VolumeMode::Shared);
         let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
         let v1 = attr(11, FILE, 1).version();

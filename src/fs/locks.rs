@@ -371,7 +371,7 @@ mod tests {
     const LOCK: Lock = Lock { kind: LockKind::Exclusive, start: 0, end: Lock::TO_EOF };
 
     #[test]
-    fn a_lock_that_comes_too_late_is_taken_back_and_one_that_came_before_is_had() {
+    fn a_lock_granted_too_late_is_released() {
         let late = LockOutcome::default();
         assert_eq!(late.give_up(), None);
         assert!(!late.keep(LOCK));

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_remembered_until_all_mounts_have_looked_at_it_again() {
+    fn a_name_is_kept_until_all_mounts_have_revalidated_it() {
         let (newer, start) = (NameFreshness::default(), Instant::now());
         let (a, b, gone) = (Path::new("d/a"), Path::new("d/b"), Path::new("d/gone"));
         assert_eq!(newer.preferred_replica(a, start), None);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soonest_is_chosen_and_equals_take_turns() {
+    fn the_fastest_replica_is_chosen_and_ties_alternate() {
         let times = ReplicaMap::from_iter([1.0, 3.0, 1.1]);
         let all = times.all();
         let chosen: Vec<_> = (0..4).map(|turn| choose_soonest(&times, all, turn)).collect();

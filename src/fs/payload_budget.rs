@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_given_in_order() {
+    fn payload_memory_is_granted_in_order() {
         let room = Arc::new(PayloadShare::new(10));
         let (first, second) =
             (now(&room, 6, OnFull::WaitOrFail), now(&room, 4, OnFull::WaitOrFail).unwrap());
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_replica_fails_what_finds_no_room_and_an_answer_ends_that() {
+    fn claims_without_room_fail_while_a_replica_is_silent() {
         let room = Arc::new(PayloadShare::new(10));
         let held = now(&room, 10, OnFull::WaitOrFail).unwrap();
         let waits = stands_in_line(&room, 1);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_wait_are_let_in_where_the_share_is_open() {
+    fn all_waiters_are_admitted_if_the_share_is_unlimited() {
         let room = Arc::new(PayloadShare::new(10));
         let held = now(&room, 10, OnFull::WaitOrFail).unwrap();
         let waiting = [stands_in_line(&room, 2), stands_in_line(&room, 1)];
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_larger_than_the_share_gets_all_of_it() {
+    fn a_payload_above_the_share_gets_all_of_it() {
         let room = Arc::new(PayloadShare::new(10));
         let all = now(&room, 11, OnFull::WaitOrFail).unwrap();
         assert!(now(&room, 1, OnFull::WaitOrFail).is_none());
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_comes_too_late_is_given_back() {
+    fn a_claim_granted_too_late_is_released() {
         let budget = crate::buffer::Budget::new(10);
         let held = budget.claim(10).unwrap();
         let promised = Arc::new(PendingClaim::default());

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_waits_for_the_writes_before_it_and_for_none_after_it() {
+    fn a_read_waits_only_for_earlier_writes() {
         let arrivals = PendingWrites::default();
         let range = ByteRange::at(0, 1);
         let arrive = || arrivals.add(None).0;

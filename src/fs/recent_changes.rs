@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_reaches_as_far_as_it_says_and_no_longer_than_the_lag() {
+    fn a_change_affects_only_its_scope_within_the_lag() {
         let (recent, now) = (recent_changes(), Instant::now());
         assert!(!recent.has_path_changed(Path::new("a"), now));
         recent.record_path(Path::new("a/f"), ChangeScope::Object, now);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn once_all_changes_are_old_nothing_is_looked_up() {
+    fn no_lookup_happens_once_all_changes_are_old() {
         let (recent, now) = (recent_changes(), Instant::now());
         recent.record_path(Path::new("f"), ChangeScope::Object, now);
         let no_marks = || -> Vec<ChangeMark> { panic!("nothing is recent") };
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn many_changes_are_all_remembered_and_others_are_not_taken_for_them() {
+    fn many_changes_are_remembered_without_false_matches() {
         let (recent, now) = (recent_changes(), Instant::now());
         let path = |i: usize| format!("{i}/f");
         for i in 0..3 * MAX_MARKS {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_daemon_knows_what_was_changed_and_that_nothing_else_was() {
+    fn the_next_daemon_knows_exactly_the_recent_changes() {
         let (recent, now) = (recent_changes(), Instant::now());
         recent.record_path(Path::new("old"), ChangeScope::Object, now);
         let later = now + LAG / 2;

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rename_concerns_what_is_below_either_name_and_nothing_beside_it() {
+    fn a_rename_affects_only_paths_below_either_name() {
         let one = PathRename { from: "a/b".into(), to: "c".into() };
         let concerned = ["a/b", "a/b/x", "c", "c/x/y"].map(|path| one.affects(path.as_ref()));
         let others = ["", "a", "a/x", "a/bc", "cc"].map(|path| one.affects(path.as_ref()));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn renames_that_ended_before_a_call_began_do_not_count_and_forgotten_ones_do() {
+    fn only_concurrent_or_forgotten_renames_count() {
         let end = |state: &mut RenameState, from: &str| {
             state.finished_count += 1;
             state.finished.push_back(Arc::new(PathRename { from: from.into(), to: "z".into() }));

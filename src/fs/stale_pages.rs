@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_of_the_same_page_by_another_thread_may_overtake_a_write() {
+    fn a_concurrent_read_of_a_page_may_overtake_a_write() {
         let page = rustix::param::page_size() as u64;
         assert!(overtaken(&[(0, READER)], page - 1, WRITER));
         assert!(!overtaken(&[(0, READER)], page, WRITER), "another page");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn many_reads_are_kept_as_the_range_that_they_cover() {
+    fn many_reads_are_merged_into_a_covering_range() {
         let page = rustix::param::page_size() as u64;
         let far = |i: u64| (i * 10 * page, READER);
         let few: Vec<_> = (0..8).map(far).collect();
@@ -207,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn reads_in_a_row_are_one() {
+    fn consecutive_reads_are_one_range() {
         let page = rustix::param::page_size() as u64;
         let row: Vec<_> = (0..100).map(|i: u64| (i * page, READER)).collect();
         assert!(!overtaken(&row, 0, READER) && overtaken(&row, 99 * page, WRITER));
     }
 
     #[test]
-    fn of_a_file_that_an_earlier_daemon_served_all_may_have_been_read() {
+    fn after_a_handover_any_page_may_have_been_read() {
         let mut record = CachedReads::unknown();
         assert!(record.take_overtaking(ByteRange::at(1 << 40, 1), WRITER));
         assert!(!record.take_overtaking(ByteRange::at(1 << 40, 1), WRITER));

@@ -63,7 +63,7 @@ mod tests {
     use crate::fs::ino::Ino;
 
     #[test]
-    fn what_a_request_has_entered_is_taken_out_once_and_the_oldest_goes_first() {
+    fn entries_of_a_request_are_removed_once_oldest_first() {
         let mut unanswered = UnansweredEntries::default();
         unanswered.insert(0, Ino(9).into());
         unanswered.insert(2, Ino(5).into());

@@ -190,7 +190,7 @@ mod tests {
     use crate::volume::VolumeMode;
 
     #[test]
-    fn a_file_is_held_until_the_earlier_daemons_are_through() {
+    fn a_file_is_blocked_until_earlier_daemons_finish() {
         let unsettled = UnsettledChanges::new(Arc::default());
         let through = Arc::new(AtomicBool::new(false));
         unsettled.restore_files(vec![1]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn in_doubt_nothing_is_changed_until_the_earlier_daemons_are_through() {
+    fn in_doubt_all_files_wait_for_earlier_daemons() {
         let unsettled = UnsettledChanges::new(Arc::default());
         let through = Arc::new(AtomicBool::new(false));
         unsettled.mark_all_in_doubt();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn own_changes_are_counted() {
+    fn a_daemons_own_changes_are_counted() {
         let unsettled = UnsettledChanges::new(Arc::default());
         unsettled.add_abandoned(Ino(1));
         unsettled.add_abandoned(Ino(1));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_a_change_may_still_reach_are_known_after_a_kill() {
+    fn files_with_pending_changes_are_known_after_a_kill() {
         let room = tempfile::tempdir().unwrap();
         let path = room.path().join("j");
         let log = Arc::<StepLog>::default();

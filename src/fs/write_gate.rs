@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_begins_while_something_given_up_is_under_way() {
+    fn no_call_starts_while_an_abandoned_one_runs() {
         let gate =
             Arc::new(WriteGate::new(Ino(1), Arc::new(UnsettledChanges::new(Arc::default()))));
         let lost = gate.start_operation().unwrap();

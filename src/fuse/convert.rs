@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_change_something_is_opened_to_write() {
+    fn only_modifying_opens_are_opened_for_writing() {
         assert_eq!(write_open(nix::libc::O_RDONLY), None);
         let how = write_open(nix::libc::O_WRONLY | nix::libc::O_TRUNC | nix::libc::O_SYNC).unwrap();
         assert_eq!((how.access, how.truncate, how.sync), (OpenAccess::Write, true, SyncMode::All));

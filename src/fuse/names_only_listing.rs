@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_a_name_and_a_number() {
+    fn a_listing_entry_is_a_name_and_a_number() {
         let mut names = NamesOnlyListing::default();
         assert!(names.add(Ino(7), 3, b"nested", FileKind::Directory));
         let bytes = names.bytes();

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_classic_form_says_the_same() {
+    fn the_classic_format_has_the_same_content() {
         let open = "# HELP a_bytes What it is\n# TYPE a_bytes counter\n# UNIT a_bytes bytes\n\
                     a_bytes_total{volume=\"v\"} 1\n# HELP b Other\n# TYPE b gauge\nb 2\n# EOF\n";
         assert_eq!(

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_socket_is_left_alone() {
+    fn a_path_that_is_not_a_socket_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let [path, next] = ["m.sock", "m.sock.next"].map(|name| dir.path().join(name));
         let listen = ListenAddress::Unix(path.clone());

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_gets_the_form_he_likes_best() {
+    fn content_negotiation_picks_the_preferred_format() {
         // The headers of Prometheus 2.42 and of 3.
         let old = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
                    version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_read() {
+    fn metrics_of_this_process_are_read() {
         let process = ProcessStats::read().unwrap();
         assert!(process.resident_memory > 1 << 20 && process.open_fds > 2, "{process:?}");
         assert!(process.virtual_memory >= process.resident_memory, "{process:?}");
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn used_processor_time_is_counted() {
+    fn used_cpu_time_is_counted() {
         let before = ProcessStats::read().unwrap().cpu_s;
         while ProcessStats::read().unwrap().cpu_s < before + 0.02 {
             std::hint::spin_loop();

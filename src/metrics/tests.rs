@@ -130,9 +130,12 @@ fn every_field_of_a_status_is_a_metric() {
     };
     for field in &found {
         // The volume's name is a label of all metrics.
-        let is_told = field == "volume" || shown.iter().any(|shown| is_within(field, shown));
-        let why = NOT_METRICS.iter().any(|(not_told, _)| field == not_told);
-        assert!(is_told != why, "`{field}` of a status has no metric in src/metrics/names.rs");
+        let has_metric = field == "volume" || shown.iter().any(|shown| is_within(field, shown));
+        let why = NOT_METRICS.iter().any(|(no_metric, _)| field == no_metric);
+        assert!(
+            has_metric != why,
+            "`{field}` of a status has no metric in src/metrics/definitions.rs"
+        );
     }
     for shown in shown {
         assert!(found.iter().any(|field| is_within(field, shown)), "there is no field `{shown}`");
@@ -143,7 +146,7 @@ fn every_field_of_a_status_is_a_metric() {
 }
 
 #[test]
-fn names_follow_the_rules() {
+fn metric_names_follow_the_rules() {
     let mut seen = BTreeSet::new();
     for metric in METRICS {
         let name = metric.name;
@@ -164,7 +167,7 @@ fn names_follow_the_rules() {
 }
 
 #[test]
-fn what_is_written_is_what_there_is() {
+fn encoded_metrics_match_the_snapshot() {
     let text = encode_metrics(&snapshot(), ExpositionFormat::PrometheusText);
     for line in [
         "# TYPE fanfs_reads_total counter",
@@ -193,7 +196,7 @@ fn what_is_written_is_what_there_is() {
 }
 
 #[test]
-fn the_open_form_is_that_of_openmetrics() {
+fn the_openmetrics_format_is_valid() {
     let text = encode_metrics(&snapshot(), ExpositionFormat::OpenMetrics);
     assert!(text.ends_with("\n# EOF\n"), "{text}");
     for line in [
@@ -207,7 +210,7 @@ fn the_open_form_is_that_of_openmetrics() {
 }
 
 #[test]
-fn the_document_has_the_same_table() {
+fn docs_list_the_same_metrics() {
     const BEGIN: &str = "<!-- metrics begin: FANFS_BLESS=1 cargo test --lib metrics -->\n";
     const END: &str = "<!-- metrics end -->";
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/METRICS.md");

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_counts() {
+    fn the_first_matching_rule_applies() {
         let rules = [rule("/a/b/**", 1), rule("/a/**", 0), rule("/*.db", 2)];
         let affinities = AffinityRules::new(&rules);
         let found = |path: &str| affinities.find(Path::new(path)).map(|pin| pin.rule);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_pinned() {
+    fn the_whole_volume_can_be_pinned() {
         let affinities = AffinityRules::new(&[rule("/**", 0)]);
         assert!(affinities.find(Path::new("")).is_some());
         assert!(affinities.find(Path::new("x/y")).is_some());

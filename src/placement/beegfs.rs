@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_striped_file_goes_round_its_targets() {
+    fn a_striped_file_alternates_between_its_targets() {
         let map = parse(RAID0, 4 * K512 + 1).unwrap();
         let one = "storage1";
         let two = "storage2.beeg.local";
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirrored_file_goes_round_its_groups() {
+    fn a_mirrored_file_alternates_between_its_groups() {
         let map = parse(MIRROR, 3 << 20).unwrap();
         let one = vec!["group-1"];
         let two = vec!["group-2"];
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_not_indented_is_read_too() {
+    fn an_unindented_list_is_parsed() {
         let flat = RAID0.replace("  +", "+").replace("512K", "512k");
         assert_eq!(parse(&flat, 1 << 30).unwrap(), parse(RAID0, 1 << 30).unwrap());
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_striped_file_is_refused_by_its_line() {
+    fn other_beegfs_output_is_refused_with_its_line() {
         assert!(refused(DIRECTORY).starts_with("line 7 of"), "{}", refused(DIRECTORY));
         assert!(refused("").starts_with("line 1 of"));
         assert!(refused(&RAID0.replace("RAID0", "RAID10")).starts_with("line 5 of"));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_cut_off_is_refused() {
+    fn a_truncated_list_is_refused() {
         let end = RAID0.find("  + 301").unwrap();
         for end in 0..=end {
             refused(&RAID0[..end]);

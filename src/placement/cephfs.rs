@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_layout_is_one_object_after_the_other() {
+    fn the_default_layout_maps_objects_in_sequence() {
         let map = parse(LAYOUT, &[OBJECT, DEGRADED], r(3 * M, 6 * M), 7 * M).unwrap();
         let expected =
             [(0, 4 * M, vec!["osd.2", "osd.0", "osd.1"]), (4 * M, 7 * M, vec!["osd.2", "osd.1"])];
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_take_turns_are_a_stripe() {
+    fn alternating_objects_form_a_stripe() {
         let layout = layout(M, 2, 4 * M);
         let pieces = layout.pieces(r(7 * M, 12 * M), 13 * M).unwrap();
         let expected = [
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_objects_are_asked_about_than_allowed() {
+    fn object_queries_are_limited() {
         let pieces = layout(4 * M, 1, 4 * M).pieces(r(0, u64::MAX), u64::MAX).unwrap();
         assert_eq!(pieces.len() as u64, MAX_OBJECTS);
         assert_eq!(pieces.last().unwrap().range, r(252 * M, 256 * M));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_layout_is_refused() {
+    fn an_invalid_ceph_layout_is_refused() {
         let refused = |text: &str| {
             let error = parse_layout(text).unwrap_err().to_string();
             assert!(error.starts_with("line 1 of the answer: expected "), "{error}");
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_acting_set_is_refused() {
+    fn an_invalid_acting_set_is_refused() {
         let whole = OBJECT.trim_end();
         for end in 0..whole.len() {
             assert!(parse_osds(&whole[..end]).is_err());
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_object_of_the_range_is_asked_about() {
+    async fn every_object_of_the_range_is_queried() {
         let layout = "printf 'stripe_unit=4 stripe_count=1 object_size=4 pool=the pool'";
         // The script returns the object's number as the acting set.
         let script = r#"test "$1" = 'the pool' && IFS=. && set -- $2 && test $1 = ff &&
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_programs_together_have_one_limit() {
+    async fn all_ceph_programs_share_one_time_limit() {
         let layout = "printf 'stripe_unit=4 stripe_count=1 object_size=4 pool=p'";
         let slow = template(&["sleep", "0.2"]);
         let limit = Duration::from_millis(300);

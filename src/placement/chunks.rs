@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_and_stripes_are_looked_up() {
+    fn lookups_find_chunks_and_stripes() {
         let mut builder = ChunkMapBuilder::new();
         builder.add_chunk(r(0, 10), ["a", "b"]).unwrap();
         builder.add_striped(r(20, 55), 10, [["b"], ["c"]]).unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_chunks_are_refused() {
         let mut builder = ChunkMapBuilder::new();
         builder.add_chunk(r(0, 10), ["a"]).unwrap();
         assert!(builder.add_chunk(r(5, 20), ["a"]).is_err());
@@ -299,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_chunk_is_found_where_it_is(
+        fn every_chunk_is_found_at_its_offset(
             regions in proptest::collection::vec((0u64..50, 1u64..200, 1u64..60, 1usize..5), 1..20),
             offset in 0u64..5000,
         ) {

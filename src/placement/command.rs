@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_place_is_refused() {
+    fn an_unknown_placeholder_is_refused() {
         let error = CommandTemplate::new(vec!["ls".into(), "{file}".into()]).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("{file}") && error.contains("{path}"), "{error}");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_fails_is_quoted() {
+    async fn the_error_of_a_failed_program_is_quoted() {
         let failing = template(&["sh", "-c", "echo 'no such\nfile' >&2; exit 3"]);
         let error = failing.run(&values(b""), SOON).await.unwrap_err().to_string();
         assert_eq!(error, "sh failed (exit status: 3): no such file");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_hangs_is_killed() {
+    async fn a_hung_program_is_killed() {
         let room = tempfile::tempdir().unwrap();
         let script = format!("sleep 600; touch {}", room.path().display());
         let limit = Duration::from_millis(50);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_put_below_the_root() {
+    fn paths_are_resolved_below_the_root() {
         assert_eq!(path_below("/", Path::new("a/b")), b"/a/b");
         assert_eq!(path_below("/vol/", Path::new("a")), b"/vol/a");
         assert_eq!(path_below("/vol", Path::new("")), b"/vol");

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_to_the_log_names_no_files() {
+    fn log_messages_contain_no_file_names() {
         let name = || "/secret".to_owned();
         let program = "tool".to_owned();
         let status = "exit status: 3".to_owned();

@@ -148,7 +148,7 @@ mod tests {
     }"#;
 
     #[test]
-    fn chunks_and_stripes_are_read_in_any_order() {
+    fn chunks_and_stripes_are_parsed_in_any_order() {
         let map = parse(ANSWER.as_bytes(), 150).unwrap();
         let chunks: Vec<_> =
             map.chunks().map(|chunk| (chunk.range.start, chunk.range.end)).collect();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn an_invalid_answer_is_an_error() {
         for output in [
             "",
             "[]",
@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_it_panic(mut bytes in Just(ANSWER.as_bytes().to_vec()), cut in 0usize..300,
+        fn no_answer_makes_the_parser_panic(mut bytes in Just(ANSWER.as_bytes().to_vec()), cut in 0usize..300,
             at in 0usize..300, byte: u8, size: u64) {
             bytes.truncate(cut);
             if let Some(b) = bytes.get_mut(at) { *b = byte; }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_once_and_again_when_the_answer_is_old() {
+    fn a_provider_is_asked_again_when_its_answer_is_old() {
         let now = Instant::now();
         let file = FilePlacement::new(false, None);
         assert_eq!(local(&file, 10, now), None);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_replica_that_behaves_remotely_is_not_believed_and_asked_about() {
+    fn a_local_replica_with_remote_speed_is_checked_again() {
         let now = Instant::now();
         let file = FilePlacement::new(false, None);
         file.take_due_piece(0, now);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_arrive_together_are_no_evidence() {
+    fn simultaneous_segments_are_no_evidence_of_locality() {
         let now = Instant::now();
         let file = FilePlacement::new(false, None);
         file.take_due_piece(0, now);

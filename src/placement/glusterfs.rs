@@ -189,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn the_old_form_names_no_brick() {
+    fn the_old_format_names_no_brick() {
         let map = parse(OLD, "file", 10).unwrap();
         assert_eq!(listed(&map), [(0, 10, vec!["host1", "host2.example.org"])]);
     }
 
     #[test]
-    fn translators_that_cut_files_up_are_refused_by_name() {
+    fn translators_that_split_files_are_refused_by_name() {
         let error = refused(DISPERSE);
         assert_eq!(
             error,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_refused() {
+    fn a_truncated_layout_is_refused() {
         let whole = REPLICATED.trim_end();
         for end in 0..whole.len() {
             let error = refused(&whole[..end]);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_sorted_and_cut_to_the_size() {
+    fn blocks_are_sorted_and_truncated_to_the_size() {
         let block =
             |start, end, node| HdfsBlock { range: ByteRange::new(start, end), nodes: vec![node] };
         let blocks = vec![block(20, 30, "c"), block(0, 10, "a"), block(40, 50, "d")];

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_forgotten() {
+    fn learned_locality_expires() {
         let now = Instant::now();
         let learned = learn(&[100.0, 10.0], 6, now);
         assert!(learned.local_replicas(250, now + HALF_LIFE / 4).is_some());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_moved_is_learned_anew() {
+    fn a_moved_region_is_learned_again() {
         let now = Instant::now();
         let mut learned = learn(&[100.0, 10.0], 100, now);
         for _ in 0..100 {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn learned_regions_are_bounded() {
         let now = Instant::now();
         let mut learned = LearnedPlacement::new(1, 2);
         for offset in 0..3 * MAX_REGIONS as u64 {

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_file_goes_round_its_objects() {
+    fn a_plain_file_alternates_between_its_objects() {
         let map = parse(PLAIN, 2 * M + 7).unwrap();
         let expected = [
             (0, M, vec!["OST000a"]),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn stripes_of_a_later_component_are_counted_from_the_files_start() {
+    fn stripes_of_later_components_count_from_the_file_start() {
         let map = parse(PFL, 20 * M).unwrap();
         // The second starts at 3 MiB, in the middle of its second object's unit.
         let expected = [
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors_with_equal_extents_are_united_without_the_stale_one() {
+    fn equal_mirrors_are_merged_without_stale_ones() {
         let map = parse(FLR, 3 * M).unwrap();
         let expected = [
             (0, M, vec!["OST0000", "OST0002"]),
@@ -408,19 +408,19 @@ mod tests {
     }
 
     #[test]
-    fn parity_is_not_read() {
+    fn parity_objects_are_not_read() {
         let map = parse(EC, 5 * M).unwrap();
         assert_eq!(listed(&map), [(0, 4 * M, vec!["OST0001"]), (4 * M, 5 * M, vec!["OST0000"])]);
     }
 
     #[test]
-    fn of_mirrors_with_other_extents_the_first_is_taken() {
+    fn the_first_of_unequal_mirrors_is_used() {
         let map = parse(UNEVEN, 2 * M).unwrap();
         assert_eq!(listed(&map), [(0, M, vec!["OST0000"]), (M, 2 * M, vec!["OST0001"])]);
     }
 
     #[test]
-    fn what_is_no_layout_is_refused_by_its_line() {
+    fn an_invalid_lustre_layout_is_refused_with_its_line() {
         assert!(refused("").starts_with("line 1 of"));
         assert!(refused("/a\nlmm_stripe_size: 5\n").starts_with("line 2 of"));
         assert!(refused("/a has no stripe info\n").starts_with("line 1 of"));
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_refused() {
+    fn a_truncated_layout_is_refused() {
         let end = PLAIN.find("\t     3").unwrap();
         for end in 0..=end {
             // Without its table a file has no objects, like a released file.

@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_is_where_its_primary_fid_is() {
+    fn a_small_file_is_at_its_primary_fid() {
         let map = parse(SMALL, 2048).unwrap();
         assert_eq!(listed(&map), [(0, 2048, vec!["mapr2.da.dg:5660", "mapr1.da.dg:5660"])]);
     }
 
     #[test]
-    fn a_chunk_that_is_not_listed_is_a_gap() {
+    fn an_unlisted_chunk_is_a_gap() {
         let map = parse(GAP, 4 * CHUNK).unwrap();
         let expected = [
             (0, CHUNK, vec!["node1:5660"]),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_cut_to_the_size_asked_for() {
+    fn chunks_are_truncated_to_the_requested_size() {
         let map = parse(LARGE, CHUNK + 1).unwrap();
         assert_eq!(map.regions().len(), 2);
         assert_eq!(map.regions()[1].range, ByteRange::new(CHUNK, CHUNK + 1));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listing_is_refused_by_its_line() {
+    fn an_invalid_listing_is_refused_with_its_line() {
         assert_eq!(line_of("", 1), 1);
         assert_eq!(line_of("Found 1 items\n", 1), 1);
         let listing_alone: String = LARGE.lines().take(2).collect::<Vec<_>>().join("\n");

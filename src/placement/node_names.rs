@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_name_that_means_two_nodes_means_none() {
+    fn an_ambiguous_short_name_matches_no_node() {
         let names = names(&["a.x", "a.y", "b"]);
         assert_eq!(found(&names, "a"), [0; 0]);
         assert_eq!(found(&names, "a.y"), [1]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn two_replicas_on_one_node_are_both_meant() {
+    fn a_node_name_matches_all_its_replicas() {
         let names = names(&["n1", "n1", "n2"]);
         assert_eq!(found(&names, "n1.example.com"), [0, 1]);
     }

@@ -371,7 +371,7 @@ cells = [[\"n2\"], [\"n3\"]]
     }
 
     #[test]
-    fn both_formats_are_read_and_cut_to_the_file() {
+    fn both_formats_are_parsed_and_truncated_to_the_file() {
         let room = tempfile::tempdir().unwrap();
         let toml = room.path().join("t.toml");
         let csv = room.path().join("t.csv");
@@ -388,7 +388,7 @@ cells = [[\"n2\"], [\"n3\"]]
     }
 
     #[test]
-    fn a_changed_table_is_read_again_and_a_broken_one_is_not_used() {
+    fn a_changed_table_is_reloaded_unless_it_is_invalid() {
         let room = tempfile::tempdir().unwrap();
         let file = room.path().join("t.csv");
         std::fs::write(&file, CSV).unwrap();
@@ -402,7 +402,7 @@ cells = [[\"n2\"], [\"n3\"]]
     }
 
     #[test]
-    fn a_file_that_hangs_stops_neither_the_clock_nor_more_than_one_thread() {
+    fn a_hung_table_file_blocks_at_most_one_thread() {
         let room = tempfile::tempdir().unwrap();
         let file = room.path().join("t.csv");
         let pipe = room.path().join("pipe");
@@ -444,7 +444,7 @@ cells = [[\"n2\"], [\"n3\"]]
     }
 
     #[test]
-    fn what_is_no_table_is_refused_in_one_line() {
+    fn an_invalid_table_is_refused_in_one_line() {
         for text in [
             "[[file]]\nchunk = []",
             "[[file]]\npath = \"a\"",
@@ -473,7 +473,7 @@ cells = [[\"n2\"], [\"n3\"]]
     }
 
     #[test]
-    fn lines_of_one_path_belong_together_wherever_they_stand() {
+    fn lines_of_one_path_belong_together() {
         let lines: String = (0..100).map(|i| format!("/a/{i},0B,1KiB,n{}\n", i % 7)).collect();
         let apart = format!("path,start,end,nodes\n{lines}/a/5,1KiB,,n9\n");
         let map = parse_csv(&apart).unwrap().chunk_map_of(Path::new("a/5"), 2000).unwrap();
@@ -484,7 +484,7 @@ cells = [[\"n2\"], [\"n3\"]]
 
     proptest! {
         #[test]
-        fn no_table_makes_it_panic(cut in 0usize..250, at in 0usize..250, byte in 0u8..128, size: u64) {
+        fn no_table_makes_the_parser_panic(cut in 0usize..250, at in 0usize..250, byte in 0u8..128, size: u64) {
             for (text, parse) in [(TOML, parse_toml as fn(&str) -> _), (CSV, parse_csv)] {
                 let mut bytes = text.as_bytes().to_vec();
                 bytes.truncate(cut);

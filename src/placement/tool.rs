@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_commands_have_places_that_there_are() {
+    fn default_commands_use_known_placeholders() {
         for command in [maprfs::COMMAND, glusterfs::COMMAND, lustre::COMMAND, beegfs::COMMAND] {
             assert!(template(command).words().contains(&"{path}".to_owned()));
         }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_digits_alone() {
+    fn only_digits_are_a_number() {
         assert_eq!(parse_number(1, Some("007"), "it").unwrap(), 7);
         for text in
             [None, Some(""), Some("+1"), Some("-1"), Some("1K"), Some("99999999999999999999")]

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn each_who_reads_counts_once_a_period() {
+    fn each_reader_counts_once_per_period() {
         let (crowd, mut seen, start) = crowd(20);
         seen.iter_mut().for_each(|seen| crowd.count_reader(seen, start + COUNT_PERIOD / 2));
         assert_eq!(crowd.count(), 20);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_idle_does_not_count() {
+    fn idle_readers_do_not_count() {
         let (crowd, mut seen, start) = crowd(1000);
         for i in 0..3 {
             crowd.count_reader(&mut seen[0], start + i * COUNT_PERIOD);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_closed_does_not_count() {
+    fn closed_readers_do_not_count() {
         let (crowd, mut seen, start) = crowd(1000);
         crowd.count_reader(&mut seen[0], start + COUNT_PERIOD);
         seen[1..].iter().for_each(|seen| crowd.remove_reader(*seen));

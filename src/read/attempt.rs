@@ -459,8 +459,7 @@ fn handle_failure(
                 reader.scheduler.lock().cancel(want);
             }
             for request in waiters {
-                // This caller asks for the file's current version, which every replica may be able
-                // to serve.
+                // This caller asks for the current version, which every replica may have.
                 let error = if refuted && request.fails_fast_on_stale {
                     BackendError::VersionMismatch
                 } else {

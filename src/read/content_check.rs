@@ -288,7 +288,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_share_is_kept_and_a_file_always_has_the_same_segments() {
+    fn the_check_covers_its_share_of_fixed_segments() {
         let version = FileVersion { ino: 1, size: 7, mtime: (1, 2), ctime: (3, 4) };
         let checker = ContentChecker::new(Share(0.01)).unwrap();
         let due = |path: &str| -> Vec<u64> {

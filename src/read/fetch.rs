@@ -484,7 +484,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_promised_is_known_and_nothing_else(
+        fn only_requested_ranges_are_known(
             parts in proptest::collection::vec((0u64..60, 1u64..9), 0..20), asked in (0u64..60, 1u64..9),
         ) {
             let mut promised = RequestedRanges::default();

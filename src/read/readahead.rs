@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_read_opens_no_window_and_the_window_doubles() {
+    fn the_window_starts_at_the_second_read_and_doubles() {
         let mut readahead = Readahead::new(MIB);
         let read = |i: u64| ByteRange::at(100 * MIB + i * MIB, MIB);
         assert!(readahead.observe(read(0), SIZE, 64 * MIB).fetch.is_empty());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_random_reader_gets_nothing_more() {
+    fn a_random_reader_gets_no_readahead() {
         let mut x = 12345u64;
         let reads = (0..4000).map(|_| {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn skipping_readers_are_not_read_past() {
+    fn skipping_readers_get_no_readahead() {
         for (take, stride, block) in [(MIB, 2 * MIB, 128 * KIB), (64 * KIB, 128 * KIB, 16 * KIB)] {
             let reads = (0..200u64).flat_map(|i| {
                 (0..take / block).map(move |b| ByteRange::at(i * stride + b * block, block))
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn skipping_readers_whose_requests_overtake_each_other_are_not_read_past() {
+    fn skipping_readers_with_reordered_reads_get_no_readahead() {
         // Runs of 1 MiB, which the kernel makes 1 MiB or a quarter longer in turn, with every two
         // requests swapped.
         let reads = (0..200u64).flat_map(|i| {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_after_a_short_run_gets_the_whole_window_again() {
+    fn a_long_run_after_a_short_one_gets_the_whole_window() {
         let mut readahead = Readahead::new(MIB);
         let runs = [(0, 2 * MIB), (100 * MIB, 300 * MIB)];
         let mut ahead = 0;
@@ -288,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn a_backward_reader_gets_nothing_more() {
+    fn a_backward_reader_gets_no_readahead() {
         let reads = (0..1000u64).rev().map(|i| ByteRange::at(i * 64 * KIB, 64 * KIB));
         let (taken, fetched) = run(reads, 64 * MIB);
         assert!(fetched <= taken + MIB, "{taken} {fetched}");
     }
 
     #[test]
-    fn overtaking_requests_are_still_sequential() {
+    fn reordered_requests_are_still_sequential() {
         let mut readahead = Readahead::new(MIB);
         let mut ahead = 0;
         for i in 0..400u64 {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seek_gives_up_what_was_fetched_ahead() {
+    fn a_seek_abandons_the_readahead() {
         let mut readahead = Readahead::new(MIB);
         for i in 0..8u64 {
             let read = ByteRange::at(i * MIB, MIB);

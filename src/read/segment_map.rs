@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_a_range_meets_are_known_in_order() {
+    fn overlapping_segments_are_found_in_order() {
         let map = map();
         assert_eq!(starts(&map, ByteRange::new(5, 31)), [0, 10, 30]);
         assert_eq!(starts(&map, ByteRange::new(10, 30)), [10]);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_given_its_bytes_away_is_forgotten_when_they_are_wanted() {
+    fn a_consumed_segment_is_dropped_when_needed_again() {
         let mut map = map();
         map.iter().nth(1).unwrap().is_consumed.store(true, Ordering::Relaxed);
         map.drop_consumed(ByteRange::new(0, 10));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn another_segment_in_its_place_is_not_forgotten() {
+    fn a_replacing_segment_is_not_forgotten() {
         let mut map = map();
         let old = Arc::clone(map.iter().next().unwrap());
         let range = old.range;

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_waited_for_is_known_and_only_for_a_while() {
+    fn recent_segment_timeouts_are_known_for_a_while() {
         let (expired, start) = (SegmentTimeouts::default(), Instant::now());
         let segments = [ByteRange::new(10, 20), ByteRange::new(30, 40)];
         expired.add(segments.into_iter(), start);

@@ -56,13 +56,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_cut_at_segment_boundaries() {
+    fn an_unknown_range_is_split_at_segment_boundaries() {
         let pieces = split_range(r(5, 25), std::iter::empty::<(ByteRange, ())>(), 10);
         assert_eq!(pieces, [r(5, 10), r(10, 20), r(20, 25)].map(Piece::Missing));
     }
 
     #[test]
-    fn known_parts_are_joined_and_only_the_rest_is_missing() {
+    fn only_the_parts_not_known_are_missing() {
         let known = [(r(0, 10), 'a'), (r(12, 15), 'b')].into_iter();
         assert_eq!(
             split_range(r(5, 20), known, 10),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_offset_space_is_no_trap() {
+    fn the_end_of_the_offset_space_is_handled() {
         let pieces =
             split_range(r(u64::MAX - 3, u64::MAX), std::iter::empty::<(ByteRange, ())>(), 1 << 20);
         assert_eq!(pieces, [Piece::Missing(r(u64::MAX - 3, u64::MAX))]);

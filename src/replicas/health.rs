@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn three_failures_eject_and_a_proof_and_a_success_readmit() {
+    fn three_failures_eject_and_a_check_and_a_success_readmit() {
         let now = Instant::now();
         let mut health = Health::new(now);
         let states = [0; 3].map(|_| health.record_failure(false, now).map(|change| change.to));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_comes_late_is_healthy_and_one_that_was_lost_is_probed() {
+    fn a_late_replica_is_healthy_and_a_lost_one_is_probed() {
         let now = Instant::now();
         let mut health = Health::awaiting_admission(now);
         assert!(!health.is_usable() && !health.take_due_mount_check(now), "it is being looked at");
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_fifth_of_failures_eject_and_less_do_not() {
+    fn only_a_failure_rate_above_a_fifth_ejects() {
         for (of, out) in [(3, true), (6, false)] {
             let now = Instant::now();
             let mut health = Health::new(now);
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn one_failure_makes_suspect_until_enough_is_delivered() {
+    fn a_replica_is_suspect_after_a_failure_until_it_delivers() {
         let now = Instant::now();
         let mut health = Health::new(now);
         health.record_failure(false, now);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_that_is_not_asked_is_forgiven() {
+    fn an_unused_suspect_becomes_healthy_again() {
         let now = Instant::now();
         let mut health = Health::new(now);
         health.record_failure(false, now);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn each_ejection_in_a_row_lasts_longer_up_to_a_limit_and_a_good_while_forgets() {
+    fn repeated_ejections_last_longer_up_to_a_limit() {
         let mut now = Instant::now();
         let mut health = ejected(now);
         let mut last = Duration::ZERO;
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_flaps_is_left_alone_longer_each_time() {
+    fn a_flapping_replica_is_ejected_longer_each_time() {
         let mut now = Instant::now();
         let mut health = ejected(now);
         let mut lengths = Vec::new();
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_from_one_that_hung_brings_its_proof_forward() {
+    fn an_answer_from_a_hung_replica_advances_its_check() {
         let now = Instant::now();
         let mut health = ejected(now);
         health.record_delivery(now);
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_is_suspect_at_worst() {
+    fn the_last_replica_becomes_suspect_at_worst() {
         let now = Instant::now();
         let mut health = Health::new(now);
         for _ in 0..100 {
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_its_mount_is_not_asked_until_that_is_back() {
+    fn a_replica_without_its_mount_is_not_used() {
         let now = Instant::now();
         let mut health = Health::new(now);
         health.mount_gone(now);
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_mounts_something_need_not_wait() {
+    fn a_new_mount_is_checked_at_once() {
         let now = Instant::now();
         let mut health = Health::new(now);
         health.eject(HealthReason::Stalled, false, now);

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_happens_one_is_left() {
+    fn one_replica_always_stays_in_rotation() {
         let (mut board, now) = board();
         for replica in [0, 1, 2, 0, 1, 2] {
             for _ in 0..5 {
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_is_well_clears_its_replica_of_all_doubts() {
+    fn a_healthy_root_clears_ambiguous_errors() {
         let (mut board, now) = board();
         for _ in 0..100 {
             board.record_ambiguous_error(id(1), now);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_count_where_the_root_fails_or_is_silent() {
+    fn ambiguous_errors_count_if_the_root_fails_or_hangs() {
         let (mut board, now) = board();
         for _ in 0..3 {
             assert_ne!(board.state(id(1)), HealthState::Ejected);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_total_while_no_root_answers_and_ends_with_the_first_answer() {
+    fn all_replicas_are_silent_until_a_root_answers() {
         let (mut board, now) = board();
         assert_eq!(board.responsiveness(all(), now), Responsiveness::Unknown);
         assert_eq!(board.due_mount_checks(now), all(), "all roots are asked");
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_whose_root_is_well_breaks_the_silence_until_its_answer_is_old() {
+    fn a_fresh_answer_of_one_root_ends_the_silence() {
         let (mut board, now) = board();
         let _ = board.responsiveness(all(), now);
         let _ = board.due_mount_checks(now);
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_fail_or_are_absent_do_not_count_where_another_is_silent() {
+    fn failed_or_absent_replicas_do_not_end_a_silence() {
         let (mut board, now) = board();
         board.mount_gone(id(0), now);
         let _ = board.responsiveness(all(), now);
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_finds_a_mount_gone() {
+    fn an_ambiguous_error_detects_a_lost_mount() {
         let (mut board, now) = board();
         board.record_ambiguous_error(id(0), now);
         let _ = board.due_mount_checks(now);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_asked_where_all_have_gone() {
+    fn all_replicas_are_used_if_all_mounts_are_gone() {
         let (mut board, now) = board();
         for replica in 0..3 {
             board.mount_gone(id(replica), now);
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_a_hundred_times_slower_is_ejected_and_has_to_show_its_speed() {
+    fn a_very_slow_replica_is_ejected_until_it_proves_its_speed() {
         let (mut board, now) = board();
         let rates: ReplicaMap<_> = [Some(100.0), Some(1.0), Some(90.0)].into_iter().collect();
         board.eject_slow(&rates, now);
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn unlike_ones_and_one_slow_moment_are_left_alone() {
+    fn unequal_rates_or_one_slow_sample_do_not_eject() {
         let (mut board, mut now) = board();
         let unlike: ReplicaMap<_> = [Some(160.0), Some(100.0), Some(10.0)].into_iter().collect();
         let slow: ReplicaMap<_> = [Some(160.0), Some(100.0), Some(1.0)].into_iter().collect();
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn without_proofs_time_alone_ends_an_ejection() {
+    fn without_mount_checks_an_ejection_ends_by_time() {
         let now = Instant::now();
         let names = ["r1", "r2"].map(str::to_owned).into_iter().collect();
         let mut board = HealthBoard::new(names, false, now);

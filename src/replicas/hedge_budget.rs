@@ -101,7 +101,7 @@ mod tests {
     const LIMITS: HedgeLimits = HedgeLimits { burst: 8000, overdraft: 9000 };
 
     #[test]
-    fn second_reads_never_exceed_their_share_after_the_first_burst() {
+    fn hedges_stay_within_their_share_after_the_burst() {
         let budget = HedgeBudget::new(LIMITS);
         while budget.spend(1000).is_some() {}
         let mut hedged = 0;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overdraft_is_bounded_and_paid_back() {
+    fn the_hedge_overdraft_is_bounded_and_repaid() {
         let budget = HedgeBudget::new(LIMITS);
         while budget.spend(1000).is_some() {}
         assert_eq!((0..100).filter(|_| budget.overdraw(1000).is_some()).count(), 9);
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_urgent_leaves_half_of_a_burst() {
+    fn low_priority_hedges_leave_half_of_the_burst() {
         let budget = HedgeBudget::new(LIMITS);
         assert_eq!((0..100).filter(|_| budget.spend_low_priority(1000).is_some()).count(), 4);
         assert_eq!((0..100).filter(|_| budget.spend(1000).is_some()).count(), 4);
     }
 
     #[test]
-    fn what_was_not_requested_is_paid_back() {
+    fn unused_hedge_budget_is_refunded() {
         let budget = HedgeBudget::new(LIMITS);
         let price = budget.spend(8000).unwrap();
         assert!(budget.spend(1).is_none());

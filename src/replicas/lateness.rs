@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_is_four_times_the_expected_but_not_below_a_quarter_second() {
+    fn a_read_is_late_at_four_times_the_expected_time() {
         let ms = Duration::from_millis;
         assert!(!is_late(ms(249), ms(1)));
         assert!(is_late(ms(250), ms(1)));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_need_not_wait_as_long() {
+    fn a_waiting_reader_hedges_sooner() {
         let ms = Duration::from_millis;
         let watch = LatenessLimit { late_factor: 2.0, is_suspect: false };
         assert!(!is_late_for_reader(ms(99), ms(1), watch));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_keeps_its_times_is_hedged_sooner() {
+    fn a_replica_with_steady_latency_is_hedged_sooner() {
         let (mut steady, mut erratic) =
             (LatenessHistogram::default(), LatenessHistogram::default());
         let ms = Duration::from_millis;

@@ -184,12 +184,12 @@ mod tests {
             ..choice(&times, &idle)
         };
         let order = replica_order(&choice);
-        assert_eq!(order.len(), times.len(), "everybody comes once: {order:?}");
+        assert_eq!(order.len(), times.len(), "each replica comes once: {order:?}");
         order[0].index()
     }
 
     #[test]
-    fn paths_are_spread_over_those_that_are_about_as_quick() {
+    fn paths_are_spread_over_similarly_fast_replicas() {
         let mut asked = [0; 3];
         for path in 0..300 {
             asked[first(&[600, 900, 5000], &[0, 1, 2], &[], path, 0)] += 1;
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_one_is_remeasured_now_and_then() {
+    fn a_slow_replica_is_measured_again_periodically() {
         let turns = 0..REMEASURE_EVERY * 30;
         let slow = turns.filter(|turn| first(&[600, 900, 5000], &[0, 1, 2], &[], 7, *turn) == 2);
         assert_eq!(slow.count(), 10);
     }
 
     #[test]
-    fn a_slow_one_that_was_not_asked_for_two_seconds_is_remeasured_soon() {
+    fn an_idle_slow_replica_is_measured_again_soon() {
         let times = [600, 900, 5000];
         let asked = |idle: Duration, usable: &[usize], pinned: &[usize]| {
             let turns = 0..REMEASURE_EVERY - 1;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn one_accident_is_forgotten_with_the_next_call() {
+    fn one_outlier_is_forgotten_with_the_next_call() {
         let accident = smoothed_latency(smoothed_latency(0, 1000), 5_000_000);
         assert!(accident > 600_000);
         assert_eq!(smoothed_latency(accident, 1100), 1100);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_subtree_goes_where_it_is_pinned_while_that_is_well() {
+    fn a_pinned_subtree_uses_its_replica_while_healthy() {
         for turn in 0..REMEASURE_EVERY - 1 {
             assert_eq!(first(&[100, 90_000], &[0, 1], &[1], turn, turn), 1);
         }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_comes_after_those_who_are_well_and_before_the_ejected() {
+    fn suspects_are_ordered_between_healthy_and_ejected() {
         let times: ReplicaMap<u64> = [100, 90, 80].into_iter().collect();
         let idle = times.map(|_, _| Duration::ZERO);
         let (usable, suspect) = (set(&[1, 2]), set(&[2]));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_that_answers_by_errors_is_asked_one_call_in_eight() {
+    fn a_failing_suspect_gets_one_call_in_eight() {
         let times: ReplicaMap<u64> = [100, 90, 80, 70].into_iter().collect();
         let idle = times.map(|_, _| Duration::ZERO);
         let (usable, suspect) = (set(&[0, 1, 2]), set(&[1, 2]));
@@ -278,14 +278,14 @@ mod tests {
                 ..choice(&times, &idle)
             };
             let order = replica_order(&choice);
-            assert_eq!(order.len(), 4, "everybody comes once: {order:?}");
+            assert_eq!(order.len(), 4, "each replica comes once: {order:?}");
             asked[order[0].index()] += 1;
         }
         assert_eq!(asked, [140, 10, 10, 0]);
     }
 
     #[test]
-    fn pinning_that_measures_slower_is_noticed() {
+    fn a_slower_pinned_replica_is_noticed() {
         let times = |times: [u64; 3]| times.into_iter().collect();
         let slower = faster_unpinned_replica(&times([900, 200, 0]), set(&[0]));
         assert_eq!(slower, Some((ReplicaId::new(1), 200, 900)));

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deadline_counts_while_a_replica_answers_and_stands_still_while_none_does() {
+    fn the_deadline_runs_only_while_a_replica_answers() {
         let start = Instant::now();
         assert_eq!(ends(term(start), start, |_| Responsiveness::Responsive), 10);
         let restart = |second| {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_borne_until_the_longer_deadline_after_the_last_progress() {
+    fn silence_ends_calls_at_the_longer_deadline() {
         let start = Instant::now();
         assert_eq!(ends(term(start), start, |_| Responsiveness::Unresponsive), 100);
         assert_eq!(ends(term(start), start, |_| Responsiveness::Unknown), 100);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_a_silence_is_sent_again_once_after_it() {
+    fn calls_from_before_a_silence_are_resent_once() {
         let (start, mut verdicts) = (Instant::now(), Vec::new());
         let mut term = term(start);
         for second in 0..30 {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_asked_late_in_the_deadline_only() {
+    fn responsiveness_is_checked_only_near_the_deadline() {
         let (start, asked) = (Instant::now(), std::cell::Cell::new(0));
         let mut term = term(start);
         for tenth in 0..50 {

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_goes_on_in_the_thread_that_completes_what_it_waits_for() {
+    fn a_request_resumes_on_the_completing_thread() {
         let (complete, completed) = oneshot::channel();
         let (send, receive) = channel();
         RequestingThread::from_tid(7).set_current();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_thread_makes_a_call_when_its_request_waits_for_it() {
+    fn a_session_thread_makes_the_call_it_waits_for() {
         let (complete, completed) = oneshot::channel();
         let (send, receive) = channel();
         let request = async move {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_thread_survives_a_request_that_panics_in_its_call() {
+    fn a_session_thread_survives_a_panicking_request() {
         run_on_session_thread(async { assert!(defer(|| panic!("on purpose")).is_ok()) });
         let (send, receive) = channel();
         run_on_session_thread(async move {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_panics_leaves_the_guards_of_the_outer_one_alone() {
+    fn a_panicking_request_keeps_the_outer_guards() {
         let (outer, inner) = (Arc::new(()), Arc::new(()));
         let (of_outer, of_inner) = (Arc::clone(&outer), Arc::clone(&inner));
         let (end, ended) = oneshot::channel::<()>();
@@ -264,7 +264,7 @@ mod tests {
 
     /// Its waker is dropped before the poll that stored it has ended.
     #[test]
-    fn a_request_whose_call_is_dropped_in_its_first_poll_is_dropped() {
+    fn a_request_is_dropped_with_its_call_in_the_first_poll() {
         let kept = Arc::new(());
         let own = Arc::clone(&kept);
         run(async move {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_is_kept_until_the_request_has_ended_or_waits_for_another_one() {
+    fn a_guard_lasts_until_the_request_ends_or_waits() {
         let guards = [(); 3].map(|()| Arc::new(()));
         let held = || [0, 1, 2].map(|i| Arc::strong_count(&guards[i]) > 1);
         let clones = guards.clone();

@@ -172,7 +172,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(60);
 
     #[test]
-    fn the_clock_stops_when_nothing_is_left_and_a_wake_starts_it() {
+    fn the_ticker_stops_when_idle_and_restarts_on_a_wake() {
         let ticker = Arc::new(Ticker::default());
         let (busy, busy_ticks) = reporter(PendingWork::Calls);
         let (idle, idle_ticks) = reporter(PendingWork::Idle);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_that_panics_leaves_the_clock_to_the_others() {
+    fn a_panicking_tick_does_not_stop_the_others() {
         let ticker = Ticker::default();
         let panicker = Arc::new(Panicker);
         let (idle, idle_ticks) = reporter(PendingWork::Idle);

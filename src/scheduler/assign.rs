@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn one_segment_goes_to_the_fastest() {
+    fn a_segment_goes_to_the_fastest_replica() {
         assert_eq!(send(&loads([40.0, 160.0, 100.0]), apart(1, 3)), [(0, 1)]);
     }
 
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_is_read_where_it_is_open() {
+    fn a_small_file_is_read_from_a_replica_that_has_it_open() {
         let small = |i: usize| WaitingSegment { bytes: 4096, open_on: only(1), ..demand(2 * i, 2) };
         assert_eq!(send(&loads([110.0, 100.0]), [small(0)].into_iter()), [(0, 1)]);
         let mut loads = loads([100.0, 100.0]);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_is_not_opened_again_for_what_is_not_known() {
+    fn an_uncertain_latency_does_not_cause_a_second_open() {
         let small = WaitingSegment { bytes: 4096, open_on: only(1), ..demand(0, 2) };
         let mut loads = loads([100.0, 100.0]);
         loads[r(1)].latency = PerLocality { local: 0.1, remote: 0.1 };
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_past_the_cap() {
+    fn no_replica_exceeds_its_in_flight_limit() {
         assert_eq!(send(&loads([100.0, 100.0]), apart(100, 2)).len(), 4);
     }
 
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_ahead_run_on_one_replica_as_far_as_balance_allows() {
+    fn readahead_stays_on_one_replica_while_balanced() {
         let mut loads = loads([100.0, 100.0]);
         for (_, load) in loads.iter_mut() {
             load.cap = 64 * MIB;
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_replica_is_asked_while_it_is_not_much_later() {
+    fn a_local_replica_is_used_unless_much_later() {
         let loads = loads([100.0, 100.0]);
         let here = |i| WaitingSegment { holders: held(only(1)), ..demand(i, 2) };
         assert_eq!(send(&loads, (0..2).map(here)), [(0, 1), (1, 1)]);
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_replica_that_is_done_much_sooner_is_asked() {
+    fn a_remote_replica_is_used_if_much_sooner() {
         let mut loads = loads([100.0, 100.0]);
         loads[r(1)].rate.local = MIB as f64;
         let first = WaitingSegment { holders: held(only(1)), ..demand(0, 2) };
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_with_chunks_of_their_own_in_the_window_do_not_fetch_each_others() {
+    fn replicas_with_own_chunks_do_not_fetch_others() {
         let mut loads = loads([100.0, 100.0]);
         for (_, load) in loads.iter_mut() {
             load.cap = 64 * MIB;
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_waits_for_does_not_wait_for_later_work() {
+    fn an_awaited_segment_does_not_queue_behind_later_ones() {
         let mut loads = loads([100.0, 100.0]);
         loads[r(0)].rate.local = MIB as f64;
         let urgent = WaitingSegment { holders: held(only(0)), is_readahead: false, ..demand(0, 2) };
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copies_of_a_chunk_share_its_segments() {
+    fn replicas_holding_a_chunk_share_its_segments() {
         let mut loads = loads([100.0, 100.0, 100.0]);
         for (_, load) in loads.iter_mut() {
             load.cap = 64 * MIB;

@@ -121,7 +121,7 @@ mod tests {
     const LINK: Duration = Duration::from_millis(10);
 
     #[test]
-    fn what_a_link_delivers_is_measured_and_hits_beside_it_are_not() {
+    fn link_samples_are_measured_and_cache_hits_are_not() {
         let (mut cached, link) = (CacheHitDetector::default(), Some(100.0 * MIB as f64));
         for _ in 0..100 {
             assert_eq!(cached.classify(MIB, LINK, link), SampleClass::Measurement);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_speed_of_memory_is_adopted_until_the_link_shows() {
+    fn memory_speed_is_used_until_the_link_is_measured() {
         let mut cached = CacheHitDetector::default();
         assert_eq!(cached.classify(MIB, QUICK, None), SampleClass::Measurement);
         assert!(cached.is_memory_speed());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_makes_no_link_of_a_cache() {
+    fn a_busy_machine_does_not_make_a_cache_look_like_a_link() {
         let (mut cached, busy) = (CacheHitDetector::default(), Duration::from_millis(4));
         cached.classify(MIB, QUICK, None);
         for _ in 0..100 {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_has_become_as_fast_as_memory_is_believed_after_a_while() {
+    fn a_link_as_fast_as_memory_is_accepted_after_a_while() {
         let (mut cached, link) = (CacheHitDetector::default(), Some(10.0 * MIB as f64));
         let verdicts: Vec<_> =
             (0..RUN_TO_RESET).map(|_| cached.classify(MIB, QUICK, link)).collect();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_link_is_no_cache() {
+    fn a_fast_link_is_not_mistaken_for_a_cache() {
         let mut cached = CacheHitDetector::default();
         let at_depth = Duration::from_micros(3500);
         assert_eq!(cached.classify(MIB, at_depth, None), SampleClass::Measurement);

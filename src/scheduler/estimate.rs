@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_to_a_tenth_is_known_within_half_a_second() {
+    fn a_drop_to_a_tenth_is_detected_within_half_a_second() {
         let (mut link, mut e) = link();
         link.run(&mut e, 100.0, Duration::ZERO, 2, 100);
         let dropped = link.now;
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hung_replica_decays_while_it_hangs() {
+    fn the_rate_of_a_hung_replica_decays() {
         let (mut link, mut e) = link();
         link.run(&mut e, 100.0, Duration::ZERO, 2, 100);
         e.record_sent(large(link.now));
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_hangs_does_not_slow_what_is_delivered_after_it() {
+    fn a_hung_read_does_not_lower_the_rate_of_later_ones() {
         let (mut link, mut e) = link();
         link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
         let hung = large(link.now);
@@ -581,7 +581,7 @@ mod tests {
 
     /// The replica works on another read at the same time, and slowly.
     #[test]
-    fn a_read_that_hangs_beside_another_one_does_not_make_the_replica_quick() {
+    fn a_hung_read_beside_another_does_not_raise_the_rate() {
         let (mut link, mut e) = link();
         link.run(&mut e, 1.0, Duration::ZERO, 1, 5);
         for _ in 0..20 {
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_hangs_on_a_small_read_is_shunned() {
+    fn a_replica_with_a_hung_small_read_is_avoided() {
         let (link, mut e) = link();
         e.record_sent(small(link.now));
         let later = link.now + Duration::from_secs(1);
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn one_read_alone_shows_that_a_slow_replica_has_recovered() {
+    fn one_fast_read_shows_that_a_slow_replica_recovered() {
         let (mut link, mut e) = link();
         link.run(&mut e, 1.0, Duration::ZERO, 1, 10);
         assert!(mib(&e, link.now) < 1.1);
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn queueing_is_not_taken_for_latency() {
+    fn queueing_does_not_count_as_latency() {
         let (mut link, mut e) = link();
         link.run(&mut e, 25.0, Duration::from_millis(1), 1, 1);
         for _ in 0..20 {
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_opens_until_a_long_link_is_full() {
+    fn the_in_flight_limit_grows_until_a_long_link_is_full() {
         let (mut link, mut e) = link();
         for _ in 0..50 {
             let load = e.load(link.now);
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_segments_are_assumed_to_be_a_little_slower() {
+    fn remote_segments_are_assumed_slightly_slower() {
         let (mut link, mut e) = link();
         link.run(&mut e, 100.0, Duration::ZERO, 2, 50);
         let rate = e.load(link.now).rate;
@@ -684,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latency_is_doubtful_until_enough_reads_were_seen_or_one_hangs() {
+    fn latency_is_uncertain_after_few_reads_or_a_hung_one() {
         let start = Instant::now();
         let mut e = ReplicaEstimate::new(1.0, LIMITS, start);
         let mut now = start;

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_keeps_its_order_and_a_late_comer_does_not_wait_for_a_window() {
+    fn files_keep_their_order_and_newcomers_do_not_wait() {
         let mut turns = FairQueue::default();
         let window: Vec<_> = (0..8).map(|_| turns.assign_tag(1, 100)).collect();
         assert!(window.is_sorted() && window[7] == 700);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_has_no_claim_to_what_he_left_out() {
+    fn a_returning_file_gains_no_credit() {
         let mut turns = FairQueue::default();
         turns.assign_tag(1, 100);
         turns.advance(100_000);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_not_paid_for() {
+    fn canceled_segments_are_not_charged() {
         let mut turns = FairQueue::default();
         for _ in 0..64 {
             turns.assign_tag(1, 100);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_gone_are_forgotten() {
+    fn closed_files_are_forgotten() {
         let mut turns = FairQueue::default();
         for stream in 0..100_000 {
             let turn = turns.assign_tag(stream, 100);

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_completions_are_left_out_but_for_the_last_four() {
+    fn old_completions_expire_except_the_last_four() {
         let mut pace = RateMeter::default();
         assert_eq!(pace.rate(), None);
         for _ in 0..100 {

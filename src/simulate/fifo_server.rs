@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other() {
+    fn requests_complete_in_order() {
         let mut server = FifoServer::new(100.0);
         assert_eq!(server.enqueue(1, 100.0, 0), completion(SECOND, 1));
         assert_eq!(server.enqueue(2, 50.0, 0), None);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_counts_for_what_is_being_carried() {
+    fn a_rate_change_applies_to_the_request_in_service() {
         let mut server = FifoServer::new(100.0);
         server.enqueue(1, 100.0, 0);
         assert_eq!(server.set_rate(0.0, SECOND / 2), None);

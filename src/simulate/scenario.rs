@@ -232,7 +232,7 @@ mod tests {
     const LEAST: &str = "[cluster]\nnodes = 3\ndisk = \"247MB/s\"\n[file]\nsize = \"1GiB\"\n";
 
     #[test]
-    fn the_least_scenario_has_defaults_for_all_else() {
+    fn a_minimal_scenario_gets_all_defaults() {
         let scenario = parse(LEAST).unwrap();
         let world = scenario.world.unwrap();
         assert_eq!((world.gateways.len(), world.files.len()), (3, 1));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_one_line() {
+    fn an_invalid_scenario_is_refused_in_one_line() {
         for (more, expected) in [
             ("policies = [\"best\"]", "policy \"best\" is not known"),
             ("[[replica]]\nnode = 4", "replica.node 4 is out of range; use 1 to 3"),

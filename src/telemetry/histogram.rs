@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_falls_into_one_range_of_its_own_size() {
+    fn every_duration_falls_into_exactly_one_bucket() {
         let mut expected = 0;
         for range in 0..BUCKETS {
             let end = bucket_end(range);
@@ -162,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_are_edges_of_ranges() {
+    fn published_bounds_are_bucket_edges() {
         for bound in BUCKET_BOUNDS_US {
             assert_eq!(bucket_end(bucket_of(bound - 1)), bound);
         }
     }
 
     #[test]
-    fn what_was_added_is_found_between_its_bounds() {
+    fn recorded_times_are_found_between_their_bounds() {
         let times = LatencyHistogram::default();
         for us in [0, 9, 10, 999, 1_000, 5_000_000, u64::MAX / 1_000] {
             times.record(Duration::from_micros(us));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_right_to_two_percent() {
+    fn quantiles_are_accurate_to_two_percent() {
         let times = LatencyHistogram::default();
         assert_eq!(times.snapshot().quantiles().p99_us, 0);
         for us in 1..=100_000 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_add_up() {
+    fn counts_of_all_threads_are_summed() {
         let times = LatencyHistogram::default();
         std::thread::scope(|scope| {
             for us in [3, 3, 3000] {

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_are_readers_with_their_pauses() {
+    fn each_handle_becomes_a_reader_with_pauses() {
         let file = r#"{"event":"file","file":3,"path":"a","size":100}"#;
         let lines = [file.into(), read(50, 10, 1, 0), read(55, 5, 2, 90), read(100, 10, 1, 10)];
         let found = parse_replays(&lines.join("\n")).unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_says_in_which_line() {
+    fn an_invalid_trace_is_refused_with_its_line() {
         let error = parse_replays("{\"event\":\"lost\",\"lines\":2}\noffset,length\n")
             .unwrap_err()
             .to_string();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_point_need_not_be_text() {
+    fn a_mount_point_may_contain_any_bytes() {
         let bytes = std::ffi::OsStr::from_bytes(b"/mnt/\xff");
         let mount_point = PathBuf::from(bytes);
         let line = TraceLine::Start {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_later_versions_add_is_ignored() {
+    fn unknown_fields_of_later_versions_are_ignored() {
         let more = read(1, 1, 1, 0).replace("\"pid\":7", "\"pid\":7,\"colour\":\"red\"");
         let event = "{\"event\":\"painted\",\"colour\":\"red\"}";
         assert_eq!(parse_replays(&format!("{more}\n{event}")).unwrap().len(), 1);

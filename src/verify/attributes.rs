@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_shown_whatever_they_are() {
+    fn every_timestamp_can_be_shown() {
         assert_eq!(format_time((1, 5)), "1970-01-01T00:00:01.000000005Z");
         assert_eq!(format_time((-1, 5)), "-1 s");
         assert_eq!(format_time((i64::MAX, 5)), format!("{} s", i64::MAX));

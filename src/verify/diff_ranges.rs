@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_is_one_byte() {
+    fn one_differing_byte_is_a_range_of_one_byte() {
         let good = vec![7; 10_000];
         let mut bad = good.clone();
         bad[4999] = 8;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_may_be_the_one_that_differs() {
+    fn the_first_copy_may_be_the_differing_one() {
         let copies = [(id(0), vec![1; 100]), (id(1), vec![2; 100]), (id(2), vec![2; 100])];
         let groups = vec![set(&[1, 2]), set(&[0])];
         assert_eq!(
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_agrees_is_told_for_each_range() {
+    fn agreeing_replicas_are_listed_for_each_range() {
         let one = vec![0; 300];
         let mut two = vec![0; 300];
         let mut three = vec![0; 300];
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_near_is_one_range_and_what_is_not_is_two() {
+    fn near_differences_are_joined_into_one_range() {
         let good = vec![0; 9000];
         let mut bad = good.clone();
         for i in [10, 10 + MERGE_DISTANCE, 4096 - 3, 4096 + 4, 8000] {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_majority_is_named_where_there_is_one() {
+    fn the_majority_is_reported_if_there_is_one() {
         for (groups, expected) in [
             (&[&["r1", "r2"][..], &["r3"]][..], "r1 = r2, r3 differs"),
             (&[&["r1"], &["r2"]], "r1, r2 differ"),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_go_on_are_one_and_too_many_are_counted() {
+    fn adjacent_ranges_are_joined_and_excess_ones_counted() {
         let mut content = ContentDifference::default();
         let range = |start, end| DifferingRange { start, end, groups: names(&[&["r1"], &["r2"]]) };
         content.add_range(range(0, 10));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_one_line_whatever_is_in_it() {
+    fn a_path_always_prints_as_one_line() {
         let shown = |bytes: &[u8]| EscapedPath(Path::new(OsStr::from_bytes(bytes))).to_string();
         assert_eq!(shown(b"a\nb"), "a\\nb");
         assert_eq!(shown(b"a\\nb"), "a\\\\nb");

@@ -325,7 +325,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_replica_that_hangs_is_absent_until_it_answers() {
+    fn a_hung_replica_is_absent_until_it_answers() {
         let script = Arc::new(FaultScript::default());
         let tree = tempfile::tempdir().unwrap();
         let backend =

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_blocks_with_the_first_and_the_last() {
+    fn a_sample_includes_the_first_and_last_block() {
         for seed in 0..20 {
             let some = chosen("a", 10_000, 0.01, seed);
             assert!((60..=150).contains(&some.len()), "{}", some.len());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_and_the_path_choose() {
+    fn the_seed_and_the_path_choose_the_sample() {
         assert_eq!(chosen("a", 10_000, 0.01, 1), chosen("a", 10_000, 0.01, 1));
         assert_ne!(chosen("a", 10_000, 0.01, 1), chosen("a", 10_000, 0.01, 2));
         assert_ne!(chosen("a", 10_000, 0.01, 1), chosen("b", 10_000, 0.01, 1));

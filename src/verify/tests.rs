@@ -104,7 +104,7 @@ fn options() -> VerifyOptions {
 }
 
 #[test]
-fn a_replica_that_hangs_is_left_behind_and_never_said_to_differ() {
+fn a_hung_replica_is_skipped_and_never_reported_as_differing() {
     let copies = Copies::new();
     for i in 0..200 {
         copies.write(&format!("d{}/f{i}", i % 7), b"the same");
@@ -126,7 +126,7 @@ fn a_replica_that_hangs_is_left_behind_and_never_said_to_differ() {
 }
 
 #[test]
-fn a_replica_that_fails_is_not_compared_and_the_others_are() {
+fn a_failed_replica_is_skipped_and_others_are_compared() {
     let copies = Copies::new();
     copies.write("bad", b"0123456789");
     copies.write("good", b"0123456789");
@@ -142,7 +142,7 @@ fn a_replica_that_fails_is_not_compared_and_the_others_are() {
 }
 
 #[test]
-fn a_listing_that_fails_makes_nothing_missing() {
+fn a_failed_listing_reports_nothing_missing() {
     let copies = Copies::new();
     copies.write("d/f", b"x");
     // The calls before are the root's attributes and listing, and the attributes of `d`; the
@@ -159,7 +159,7 @@ fn a_listing_that_fails_makes_nothing_missing() {
 }
 
 #[test]
-fn a_file_that_changes_all_the_time_is_given_up_and_is_no_difference() {
+fn a_constantly_changing_file_is_not_a_difference() {
     let copies = Copies::new();
     copies.write("log", &vec![0; 4 << 20]);
     let slow = FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(50)));
@@ -239,7 +239,7 @@ fn varied_tree(seed: u64) -> Copies {
 }
 
 #[test]
-fn a_run_that_is_stopped_again_and_again_finds_what_one_finds_that_is_not() {
+fn an_often_stopped_run_finds_the_same_differences() {
     for seed in 0..4 {
         let copies = varied_tree(seed);
         let reference = copies.run(&options());
@@ -270,7 +270,7 @@ fn a_run_that_is_stopped_again_and_again_finds_what_one_finds_that_is_not() {
 }
 
 #[test]
-fn a_large_file_is_gone_on_with_in_the_middle() {
+fn verification_resumes_within_a_large_file() {
     let copies = Copies::new();
     copies.write("large", &vec![3; 20 << 20]);
     let mut other = vec![3; 20 << 20];
@@ -307,7 +307,7 @@ fn a_large_file_is_gone_on_with_in_the_middle() {
 }
 
 #[test]
-fn extended_attributes_are_compared_where_that_is_wanted() {
+fn extended_attributes_are_compared_on_request() {
     let copies = Copies::new();
     copies.write("f", b"x");
     let set = |i: usize, value: &[u8]| {
@@ -328,7 +328,7 @@ fn extended_attributes_are_compared_where_that_is_wanted() {
 }
 
 #[test]
-fn a_state_survives_its_file_and_is_refused_to_another_run() {
+fn a_saved_state_reloads_and_fits_only_its_own_run() {
     let copies = varied_tree(7);
     let run = copies.start(&options(), None);
     assert!(run.wait(Duration::from_secs(60)));

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_goes_at_once_and_the_others_at_the_rate() {
+    fn the_first_request_is_immediate_and_others_are_paced() {
         let start = Instant::now();
         let mut pace = RateThrottle::new(1000, start);
         let waits: Vec<u128> = (0..3).map(|_| pace.reserve(500, start).as_millis()).collect();

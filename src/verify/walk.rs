@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_position_says_what_is_left_of_a_directory() {
+    fn the_position_marks_the_rest_of_a_directory() {
         let position = WalkPosition { dir: "a/b".into(), name: "f".into() };
         let part = |dir: &str| DirResume::new(Path::new(dir), Some(&position));
         assert!(matches!(part("a/b"), DirResume::AfterEntry(name) if name == Path::new("f")));

@@ -171,8 +171,8 @@ fn a_hung_replica_leaves_no_bare_mount_point_under_systemd() {
 }
 
 #[test]
-fn without_its_write_replica_it_can_be_read_and_later_written() {
-    with_mounts("bare::without_its_write_replica_it_can_be_read_and_later_written", || {
+fn without_its_write_replica_a_volume_can_be_read() {
+    with_mounts("bare::without_its_write_replica_a_volume_can_be_read", || {
         let mut covered = Covered::new();
         covered.world.becomes(State::NoWriter);
         let before = kill_without_journal(&covered.world);
@@ -194,8 +194,8 @@ fn without_its_write_replica_it_can_be_read_and_later_written() {
 }
 
 #[test]
-fn while_the_configuration_is_refused_calls_fail_and_the_keeper_tries_again() {
-    let name = "bare::while_the_configuration_is_refused_calls_fail_and_the_keeper_tries_again";
+fn the_keeper_retries_while_the_configuration_is_refused() {
+    let name = "bare::the_keeper_retries_while_the_configuration_is_refused";
     with_mounts(name, || {
         let mut covered = Covered::new();
         let text = fs::read_to_string(covered.world.path("v.toml")).unwrap();

@@ -157,8 +157,8 @@ fn expect_nothing_open(world: &World) {
 }
 
 #[test]
-fn an_upgrade_makes_a_hung_write_again() {
-    with_mounts("change::an_upgrade_makes_a_hung_write_again", || {
+fn an_upgrade_repeats_a_hung_write() {
+    with_mounts("change::an_upgrade_repeats_a_hung_write", || {
         let mut world = world();
         let mut writer =
             Changer::new(&world, "place", "written", "", OFlags::CREATE | OFlags::RDWR);
@@ -178,8 +178,8 @@ fn an_upgrade_makes_a_hung_write_again() {
 }
 
 #[test]
-fn an_upgrade_makes_a_hung_change_of_a_name_at_most_once() {
-    with_mounts("change::an_upgrade_makes_a_hung_change_of_a_name_at_most_once", || {
+fn an_upgrade_makes_a_hung_name_change_at_most_once() {
+    with_mounts("change::an_upgrade_makes_a_hung_name_change_at_most_once", || {
         let mut world = world();
         // The kernel serializes the changes of one directory.
         fs::create_dir(world.path("mnt/d")).unwrap();
@@ -318,20 +318,20 @@ fn overtake_nothing(way: Way) {
 }
 
 #[test]
-fn after_an_upgrade_nothing_overtakes_a_change_of_the_old_process() {
-    let name = "change::after_an_upgrade_nothing_overtakes_a_change_of_the_old_process";
+fn after_an_upgrade_no_change_overtakes_an_older_one() {
+    let name = "change::after_an_upgrade_no_change_overtakes_an_older_one";
     with_mounts(name, || overtake_nothing(Way::Upgrade));
 }
 
 #[test]
-fn after_a_reload_nothing_overtakes_a_change_of_the_old_process() {
-    let name = "change::after_a_reload_nothing_overtakes_a_change_of_the_old_process";
+fn after_a_reload_no_change_overtakes_an_older_one() {
+    let name = "change::after_a_reload_no_change_overtakes_an_older_one";
     with_mounts(name, || overtake_nothing(Way::Reload));
 }
 
 #[test]
-fn after_a_kill_nothing_overtakes_a_change_of_the_old_process() {
-    let name = "change::after_a_kill_nothing_overtakes_a_change_of_the_old_process";
+fn after_a_kill_no_change_overtakes_an_older_one() {
+    let name = "change::after_a_kill_no_change_overtakes_an_older_one";
     with_mounts(name, || overtake_nothing(Way::Kill));
 }
 
@@ -385,8 +385,8 @@ fn after_a_kill_another_write_replica_overtakes_nothing() {
 /// The daemon that replaces a dead mount has no list of the files that an earlier daemon may still
 /// change, so it changes nothing until that daemon has finished.
 #[test]
-fn where_the_mount_is_replaced_nothing_is_overtaken() {
-    with_mounts("change::where_the_mount_is_replaced_nothing_is_overtaken", || {
+fn after_a_mount_is_replaced_no_change_is_overtaken() {
+    with_mounts("change::after_a_mount_is_replaced_no_change_is_overtaken", || {
         let world = World::new("");
         pin_to_n1(&world);
         let nested = Nested::new(&world);

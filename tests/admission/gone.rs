@@ -88,8 +88,8 @@ fn errno<T>(result: std::io::Result<T>) -> Option<Errno> {
 }
 
 #[test]
-fn nothing_is_changed_in_a_write_replica_that_is_gone() {
-    with_mounts("gone::nothing_is_changed_in_a_write_replica_that_is_gone", || {
+fn a_lost_write_replica_is_never_changed() {
+    with_mounts("gone::a_lost_write_replica_is_never_changed", || {
         let nested = Nested::new();
         let world = &nested.0;
         nested.expect_writes("before");
@@ -112,8 +112,8 @@ fn nothing_is_changed_in_a_write_replica_that_is_gone() {
 /// Only the write replica is asked about recent changes. A change that was not tried does not
 /// count.
 #[test]
-fn a_change_that_is_not_tried_leaves_its_directory_to_the_other_replicas() {
-    let name = "gone::a_change_that_is_not_tried_leaves_its_directory_to_the_other_replicas";
+fn after_an_untried_change_other_replicas_still_serve() {
+    let name = "gone::after_an_untried_change_other_replicas_still_serve";
     with_mounts(name, || {
         let nested = Nested::with_lag("10min");
         let world = &nested.0;
@@ -140,8 +140,8 @@ fn a_change_that_is_not_tried_leaves_its_directory_to_the_other_replicas() {
 }
 
 #[test]
-fn where_all_are_gone_a_nested_name_is_an_error_and_not_missing() {
-    with_mounts("gone::where_all_are_gone_a_nested_name_is_an_error_and_not_missing", || {
+fn if_all_mounts_are_gone_a_nested_name_is_an_error() {
+    with_mounts("gone::if_all_mounts_are_gone_a_nested_name_is_an_error", || {
         let nested = Nested::new();
         let world = &nested.0;
         let open = File::open(world.path("mnt/f03")).unwrap();
@@ -168,8 +168,8 @@ fn where_all_are_gone_a_nested_name_is_an_error_and_not_missing() {
 }
 
 #[test]
-fn a_mount_that_is_replaced_within_a_moment_is_used() {
-    with_mounts("gone::a_mount_that_is_replaced_within_a_moment_is_used", || {
+fn a_quickly_replaced_mount_is_used() {
+    with_mounts("gone::a_quickly_replaced_mount_is_used", || {
         let nested = Nested::new();
         for i in 0..10 {
             nested.detach("n1");
@@ -184,8 +184,8 @@ fn a_mount_that_is_replaced_within_a_moment_is_used() {
 
 /// All replicas agree with one another, but not with those of the daemon before.
 #[test]
-fn an_upgrade_takes_no_other_file_system_in_the_place_of_all() {
-    with_mounts("gone::an_upgrade_takes_no_other_file_system_in_the_place_of_all", || {
+fn an_upgrade_rejects_a_different_file_system() {
+    with_mounts("gone::an_upgrade_rejects_a_different_file_system", || {
         let nested = Nested::new();
         let (world, all) = (&nested.0, ["n1", "n2", "n3"]);
         let other = world.path("other-file-system");

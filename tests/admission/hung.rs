@@ -118,18 +118,18 @@ fn read_on(way: Way) {
 }
 
 #[test]
-fn an_upgrade_goes_on_without_it() {
-    with_mounts("hung::an_upgrade_goes_on_without_it", || read_on(Way::Upgrade));
+fn an_upgrade_does_not_wait_for_a_hung_replica() {
+    with_mounts("hung::an_upgrade_does_not_wait_for_a_hung_replica", || read_on(Way::Upgrade));
 }
 
 #[test]
-fn a_reload_goes_on_without_it() {
-    with_mounts("hung::a_reload_goes_on_without_it", || read_on(Way::Reload));
+fn a_reload_does_not_wait_for_a_hung_replica() {
+    with_mounts("hung::a_reload_does_not_wait_for_a_hung_replica", || read_on(Way::Reload));
 }
 
 #[test]
-fn a_daemon_that_follows_a_killed_one_goes_on_without_it() {
-    with_mounts("hung::a_daemon_that_follows_a_killed_one_goes_on_without_it", || {
+fn recovery_after_a_kill_does_not_wait_for_a_hung_replica() {
+    with_mounts("hung::recovery_after_a_kill_does_not_wait_for_a_hung_replica", || {
         read_on(Way::Kill);
     });
 }
@@ -176,30 +176,30 @@ fn write_on(way: Way) {
 }
 
 #[test]
-fn an_upgrade_keeps_what_is_open_for_writing_there() {
-    with_mounts("hung::an_upgrade_keeps_what_is_open_for_writing_there", || {
+fn an_upgrade_keeps_files_open_for_writing() {
+    with_mounts("hung::an_upgrade_keeps_files_open_for_writing", || {
         write_on(Way::Upgrade);
     });
 }
 
 #[test]
-fn a_reload_that_could_not_be_mounted_changes_nothing() {
-    with_mounts("hung::a_reload_that_could_not_be_mounted_changes_nothing", || {
+fn a_reload_that_cannot_be_mounted_changes_nothing() {
+    with_mounts("hung::a_reload_that_cannot_be_mounted_changes_nothing", || {
         write_on(Way::Reload);
     });
 }
 
 #[test]
-fn after_a_kill_what_is_open_for_writing_there_goes_on() {
-    with_mounts("hung::after_a_kill_what_is_open_for_writing_there_goes_on", || {
+fn files_open_for_writing_survive_a_kill_of_the_daemon() {
+    with_mounts("hung::files_open_for_writing_survive_a_kill_of_the_daemon", || {
         write_on(Way::Kill);
     });
 }
 
 /// The dead daemon may have made the change, and the next one does not make it again.
 #[test]
-fn a_change_under_way_at_a_kill_that_cannot_be_made_twice_ends_with_etimedout() {
-    let name = "hung::a_change_under_way_at_a_kill_that_cannot_be_made_twice_ends_with_etimedout";
+fn an_unrepeatable_change_at_a_kill_ends_with_etimedout() {
+    let name = "hung::an_unrepeatable_change_at_a_kill_ends_with_etimedout";
     with_mounts(name, || {
         let mut world = world("n3");
         let file = File::create(world.path("mnt/written")).unwrap();
@@ -224,8 +224,8 @@ fn a_change_under_way_at_a_kill_that_cannot_be_made_twice_ends_with_etimedout() 
 }
 
 #[test]
-fn the_death_of_the_launcher_is_an_error_and_no_wait() {
-    with_mounts("hung::the_death_of_the_launcher_is_an_error_and_no_wait", || {
+fn a_dead_launcher_is_an_error_and_blocks_nothing() {
+    with_mounts("hung::a_dead_launcher_is_an_error_and_blocks_nothing", || {
         let world = world("n1");
         let daemon = world.daemon();
         let dead = launcher(daemon);

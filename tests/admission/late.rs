@@ -10,8 +10,8 @@ use super::world::{State, World};
 /// The rule that a replica stays the same file system applies to it as well. In `copies` mode no
 /// other rule keeps the wrong one out.
 #[test]
-fn after_a_kill_no_other_file_system_takes_its_place() {
-    with_mounts("late::after_a_kill_no_other_file_system_takes_its_place", || {
+fn after_a_kill_a_different_file_system_is_rejected() {
+    with_mounts("late::after_a_kill_a_different_file_system_is_rejected", || {
         let mut world = World::new("");
         let text = fs::read_to_string(world.path("v.toml")).unwrap();
         let text = text.replace("\"shared\"", "\"copies\"").replace("\"rw\"", "\"ro\"");

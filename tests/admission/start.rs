@@ -4,8 +4,8 @@ use super::with_mounts;
 use super::world::{State, World};
 
 #[test]
-fn no_replica_at_all_is_one_clear_error() {
-    with_mounts("start::no_replica_at_all_is_one_clear_error", || {
+fn no_usable_replica_is_one_clear_error() {
+    with_mounts("start::no_usable_replica_is_one_clear_error", || {
         let mut world = World::new("");
         for state in [State::Absent, State::NoWriter] {
             world.becomes(state);
@@ -27,8 +27,8 @@ fn no_replica_at_all_is_one_clear_error() {
 }
 
 #[test]
-fn as_many_as_are_wanted_must_be_there() {
-    with_mounts("start::as_many_as_are_wanted_must_be_there", || {
+fn a_start_needs_min_replicas() {
+    with_mounts("start::a_start_needs_min_replicas", || {
         let mut world = World::new("min_replicas = 3");
         world.becomes(State::Absent);
         let output = world.run(&["mount", "v.toml", "mnt"]);

@@ -67,7 +67,7 @@ fn python_xattr(path: &str, name: &str) -> bool {
 }
 
 #[test]
-fn lists_of_a_replica_hold_through_the_mount_cold_and_warm() {
+fn replica_acls_apply_with_cold_and_warm_caches() {
     let Some(room) = room("") else { return };
     let (tree, mnt) = (room.path("tree"), room.path("mnt"));
     let right = looks(&tree, DENIED);
@@ -85,7 +85,7 @@ fn lists_of_a_replica_hold_through_the_mount_cold_and_warm() {
 }
 
 #[test]
-fn lists_are_changed_through_the_mount_and_hold_at_once() {
+fn acl_changes_through_the_mount_apply_at_once() {
     let Some(room) = room("access = \"rw\"\n") else { return };
     let (tree, mnt) = (room.path("tree"), room.path("mnt"));
     let file = mnt.join("file").display().to_string();

@@ -227,17 +227,17 @@ macro_rules! each {
     ($($command:ident)*) => { $(
         mod $command {
             #[test]
-            fn ends_when_its_terminal_is_closed() {
+            fn a_command_ends_when_its_terminal_closes() {
                 super::ends_with_its_terminal(stringify!($command));
             }
 
             #[test]
-            fn ends_when_its_reader_goes_away() {
+            fn a_command_ends_when_its_reader_goes_away() {
                 super::ends_with_its_reader(stringify!($command));
             }
 
             #[test]
-            fn ends_by_sigterm_and_sighup() {
+            fn a_command_ends_on_sigterm_and_sighup() {
                 super::ends_by_a_signal(stringify!($command), super::Signal::TERM);
                 super::ends_by_a_signal(stringify!($command), super::Signal::HUP);
             }

@@ -11,7 +11,7 @@ use crate::needs;
 use crate::room::Room;
 
 #[test]
-fn a_look_at_an_automount_mounts_the_volume() {
+fn access_to_an_automount_mounts_the_volume() {
     let filesystems = fs::read_to_string("/proc/filesystems").unwrap();
     if !needs::root() || !needs::machine(filesystems.contains("autofs"), "autofs") {
         return;

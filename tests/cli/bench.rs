@@ -125,7 +125,7 @@ fn expect_nothing_in(tmp: &Path) {
 
 /// `benches/` measures the share of the sum that fanfs delivers: it depends on the machine.
 #[test]
-fn throttled_replicas_have_figures_that_agree_and_fanfs_reads_from_all() {
+fn bench_rates_of_throttled_replicas_are_consistent() {
     let Some(lab) = Throttled::new(3, RATE, 128 * MIB) else { return };
     let has_fio = Command::new("fio").arg("--version").output().is_ok();
     let mut args = vec![
@@ -216,7 +216,7 @@ const SHORT: [&str; 8] =
     ["--seconds", "1", "--rounds", "1", "--block", "64KiB", "--random-block", "4KiB"];
 
 #[test]
-fn a_file_is_made_and_removed_where_that_is_allowed() {
+fn a_scratch_file_is_made_and_removed_if_allowed() {
     let room = Room::new();
     room.volume("rw.toml", "", "");
     let text = fs::read_to_string(room.path("rw.toml")).unwrap();
@@ -256,7 +256,7 @@ fn a_file_is_made_and_removed_where_that_is_allowed() {
 }
 
 #[test]
-fn figures_outlive_what_fails_after_them_and_files_a_run_without() {
+fn results_survive_a_later_failure() {
     let room = Room::new();
     fs::write(room.path("tree/data"), vec![7; 16 << 20]).unwrap();
     // The script has to have this name.
@@ -289,7 +289,7 @@ fn figures_outlive_what_fails_after_them_and_files_a_run_without() {
 }
 
 #[test]
-fn a_replica_that_hangs_or_lacks_the_file_is_left_out() {
+fn a_hung_or_incomplete_replica_is_left_out() {
     let room = Room::new();
     for tree in ["tree", "other"] {
         fs::write(room.path(tree).join("data"), vec![7; 16 << 20]).unwrap();
@@ -326,7 +326,7 @@ fn a_replica_that_hangs_or_lacks_the_file_is_left_out() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said() {
+fn impossible_measurements_are_reported() {
     let room = Room::new();
     fs::write(room.path("copies.toml"), {
         let text = fs::read_to_string(room.path("v.toml")).unwrap();

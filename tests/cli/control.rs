@@ -32,7 +32,7 @@ fn ask(socket: &Path, request: &[u8]) -> String {
 }
 
 #[test]
-fn peers_that_say_nothing_are_few_and_go() {
+fn silent_peers_are_limited_and_disconnected() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     room.expect(&["status", "mnt"]);
@@ -58,7 +58,7 @@ fn peers_that_say_nothing_are_few_and_go() {
 }
 
 #[test]
-fn peers_that_never_end_or_never_read_are_cut_off() {
+fn endless_or_unread_messages_are_cut_off() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let socket = socket(&room);
@@ -95,7 +95,7 @@ fn peers_that_never_end_or_never_read_are_cut_off() {
 }
 
 #[test]
-fn who_listens_to_traces_leaves_room_for_others() {
+fn trace_listeners_leave_room_for_others() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let socket = socket(&room);
@@ -107,14 +107,14 @@ fn who_listens_to_traces_leaves_room_for_others() {
         BufReader::new(stream.try_clone().unwrap()).read_line(&mut first).unwrap();
         (first.contains("\"start\""), stream)
     };
-    let mut told = Vec::new();
+    let mut listeners = Vec::new();
     loop {
-        let (is_told, stream) = listen();
-        if !is_told {
+        let (is_accepted, stream) = listen();
+        if !is_accepted {
             break;
         }
-        told.push(stream);
-        assert!(told.len() < 64, "everybody is told");
+        listeners.push(stream);
+        assert!(listeners.len() < 64, "every client gets an answer");
     }
     let refused = room.fanfs(&["trace", "mnt"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
@@ -124,14 +124,14 @@ fn who_listens_to_traces_leaves_room_for_others() {
         "{said}"
     );
     room.expect(&["status", "mnt"]);
-    told.pop();
+    listeners.pop();
     room.eventually("there is room again", || listen().0);
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
 }
 
 #[test]
-fn nobody_else_may_ask_even_where_the_socket_is_open() {
+fn other_users_are_refused_even_with_an_open_socket() {
     if !needs::root() {
         return;
     }
@@ -150,7 +150,7 @@ fn nobody_else_may_ask_even_where_the_socket_is_open() {
 }
 
 #[test]
-fn no_question_leads_out_of_the_volume() {
+fn no_request_leads_out_of_the_volume() {
     let room = Room::new();
     fs::write(room.path("other/secret"), vec![1; 9 << 20]).unwrap();
     std::os::unix::fs::symlink("../other", room.path("tree/out")).unwrap();

@@ -19,7 +19,7 @@ fn pid(room: &Room) -> Pid {
 }
 
 #[test]
-fn mount_returns_when_the_mount_answers_and_umount_when_the_daemon_has_ended() {
+fn mount_and_umount_wait_for_the_daemon() {
     let room = Room::new();
     // Reading all its output, as `$(fanfs mount ...)` does, waits for every process that has it
     // open. The daemon must not keep it open.
@@ -42,7 +42,7 @@ fn mount_returns_when_the_mount_answers_and_umount_when_the_daemon_has_ended() {
 
 /// The daemon has mounted, and waits to log that: its standard error is a pipe that is full.
 #[test]
-fn a_signal_as_soon_as_there_is_a_mount_unmounts_it() {
+fn a_signal_right_after_the_mount_unmounts_it() {
     let room = Room::new();
     let (mut log, mut full) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&full, true).unwrap();
@@ -63,7 +63,7 @@ fn a_signal_as_soon_as_there_is_a_mount_unmounts_it() {
 }
 
 #[test]
-fn a_second_mount_and_a_dead_one_are_told_apart() {
+fn a_second_mount_and_a_dead_one_are_distinguished() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let again = room.fanfs(&["mount", "v.toml", "mnt"]).output().unwrap();
@@ -76,7 +76,7 @@ fn a_second_mount_and_a_dead_one_are_told_apart() {
     assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
     let log = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
     let log = log.into_iter().find(|path| path.extension().is_some_and(|e| e == "log")).unwrap();
-    assert!(fs::read_to_string(log).unwrap().contains("a dead mount was in the way"));
+    assert!(fs::read_to_string(log).unwrap().contains("replaced a dead mount"));
     kill_process(pid(&room), Signal::KILL).unwrap();
     room.eventually("the daemon is dead", || fs::metadata(room.path("mnt")).is_err());
     room.expect(&["umount", "mnt"]);
@@ -104,7 +104,7 @@ fn a_dead_mount_is_cleaned_up_at_once() {
 }
 
 #[test]
-fn status_shows_what_was_read() {
+fn status_shows_completed_reads() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     fs::read(room.path("mnt/hello")).unwrap();
@@ -135,7 +135,7 @@ fn status_shows_what_was_read() {
 }
 
 #[test]
-fn only_the_owner_may_ask() {
+fn only_the_owner_may_query_the_daemon() {
     use std::os::unix::fs::PermissionsExt;
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -159,7 +159,7 @@ fn only_the_owner_may_ask() {
 }
 
 #[test]
-fn signals_unmount_also_while_files_are_open_and_being_read() {
+fn signals_unmount_while_files_are_open_and_read() {
     for signal in [Signal::TERM, Signal::INT] {
         let room = Room::new();
         fs::write(room.path("tree/slow"), vec![7; 8 << 20]).unwrap();
@@ -178,7 +178,7 @@ fn signals_unmount_also_while_files_are_open_and_being_read() {
 }
 
 #[test]
-fn a_mount_in_use_is_not_unmounted_but_lazily() {
+fn a_mount_in_use_is_unmounted_only_lazily() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let mut file = File::open(room.path("mnt/hello")).unwrap();
@@ -195,7 +195,7 @@ fn a_mount_in_use_is_not_unmounted_but_lazily() {
 }
 
 #[test]
-fn somebody_elses_umount_ends_the_daemon() {
+fn a_foreign_umount_ends_the_daemon() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     assert!(Command::new("umount").arg(room.path("mnt")).status().unwrap().success());
@@ -203,7 +203,7 @@ fn somebody_elses_umount_ends_the_daemon() {
 }
 
 #[test]
-fn as_a_helper_of_mount() {
+fn mount_runs_fanfs_as_its_helper() {
     let room = Room::new();
     let helper = room.path("mount.fanfs");
     symlink(env!("CARGO_BIN_EXE_fanfs"), &helper).unwrap();
@@ -218,7 +218,7 @@ fn as_a_helper_of_mount() {
 
 /// systemd and `umount -a -O _netdev` read the table of mount(8), which its helpers write.
 #[test]
-fn that_a_volume_needs_the_network_is_noted_while_it_is_mounted() {
+fn the_mount_table_notes_that_a_volume_needs_the_network() {
     if !needs::root() {
         return;
     }
@@ -242,10 +242,13 @@ fn that_a_volume_needs_the_network_is_noted_while_it_is_mounted() {
 /// Where links are impossible, or a package has none: it starts itself by its own file, which has
 /// the helper's name.
 #[test]
-fn as_a_helper_of_mount_that_is_a_copy() {
+fn a_copied_helper_binary_mounts() {
     let room = Room::new();
     let helper = room.path("mount.fanfs");
-    fs::copy(env!("CARGO_BIN_EXE_fanfs"), &helper).unwrap();
+    // By a program: a process that another test starts would have a copy of the open file until its
+    // execve(2), and Linux refuses to run a file that is open for writing (ETXTBSY).
+    let copy = Command::new("cp").arg(env!("CARGO_BIN_EXE_fanfs")).arg(&helper).status();
+    assert!(copy.unwrap().success());
     let served = || {
         let status = room.expect(&["status", "mnt", "--json"]).stdout;
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
@@ -266,7 +269,7 @@ fn as_a_helper_of_mount_that_is_a_copy() {
 }
 
 #[test]
-fn by_mount_fuse3() {
+fn mount_fuse3_mounts_a_volume() {
     if !needs::root() || !needs::program("mount.fuse3") {
         return;
     }
@@ -289,7 +292,7 @@ fn by_mount_fuse3() {
 }
 
 #[test]
-fn the_demo_shows_what_it_promises_and_leaves_nothing() {
+fn the_demo_shows_its_promised_output_and_cleans_up() {
     attempts(|| {
         let room = Room::new();
         let dir = room.path("mnt");

@@ -35,7 +35,7 @@ fn killed() -> Room {
 }
 
 #[test]
-fn a_dead_daemon_is_reported_with_the_command_that_helps() {
+fn a_dead_daemon_is_reported_with_a_fix() {
     let room = killed();
     let point = room.path("mnt").display().to_string();
     let umount = format!("fanfs umount {point}");
@@ -93,7 +93,7 @@ fn a_dead_daemon_is_reported_with_the_command_that_helps() {
 }
 
 #[test]
-fn a_daemon_that_hangs_does_not_hang_the_commands() {
+fn a_hung_daemon_does_not_block_commands() {
     let room = Room::new();
     room.volume("v.toml", "", "[fuse]\nattribute_ttl = \"0s\"\n");
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -152,7 +152,7 @@ fn a_replica_that_is_out_of_service_fails_the_check() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_whose_mount_it_is() {
+fn an_ordinary_user_sees_who_owns_the_mount() {
     if !needs::root() {
         return;
     }
@@ -179,7 +179,7 @@ fn an_ordinary_user_is_told_whose_mount_it_is() {
 }
 
 #[test]
-fn reload_and_upgrade_say_what_changed() {
+fn reload_and_upgrade_report_the_changes() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let (status, text) = run(&room, &["reload", "mnt"]);
@@ -207,7 +207,7 @@ fn reload_and_upgrade_say_what_changed() {
 }
 
 #[test]
-fn a_mount_whose_run_time_directory_is_gone_is_reported() {
+fn a_mount_without_its_runtime_directory_is_reported() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     fs::remove_dir_all(room.path("run")).unwrap();
@@ -228,7 +228,7 @@ fn a_mount_whose_run_time_directory_is_gone_is_reported() {
 }
 
 #[test]
-fn a_control_socket_that_was_removed_is_reported() {
+fn a_removed_control_socket_is_reported() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     remove(&room, "sock");
@@ -261,7 +261,7 @@ fn keeper_and_daemon(room: &Room) -> (Pid, Pid) {
 }
 
 #[test]
-fn a_keeper_that_has_died_is_reported() {
+fn a_dead_keeper_is_reported() {
     let room = Room::new();
     let volume = fs::read_to_string(room.path("v.toml")).unwrap();
     fs::write(room.path("v.toml"), volume.replace("name = \"v\"", "name = \"unkept\"")).unwrap();
@@ -314,7 +314,7 @@ fn a_missing_journal_is_reported_with_its_path() {
 
 /// The daemon is replaced while it answers; a socket that hangs up stands in for it here.
 #[test]
-fn a_daemon_that_is_replaced_before_it_answers_is_reported_as_that() {
+fn a_daemon_replaced_before_it_answers_is_reported() {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
     let room = Room::new();
@@ -379,7 +379,7 @@ fn a_configuration_that_is_a_fifo_is_refused() {
 
 /// Without a limit a read of these would never end.
 #[test]
-fn commands_that_read_a_file_refuse_what_is_no_regular_file() {
+fn commands_refuse_files_that_are_not_regular() {
     let room = Room::new();
     let fifo = room.path("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());

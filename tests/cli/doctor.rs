@@ -50,7 +50,7 @@ fn plain_directories_have_no_problems() {
 }
 
 #[test]
-fn the_json_has_the_shape_that_is_documented() {
+fn the_json_output_has_the_documented_shape() {
     let room = Room::new();
     // Another test may have a dead mount of a volume "v".
     let volume = fs::read_to_string(room.path("v.toml")).unwrap();
@@ -90,7 +90,7 @@ fn a_bad_finding_sets_the_exit_status_and_has_a_fix() {
 }
 
 #[test]
-fn usage_is_refused() {
+fn wrong_usage_is_refused() {
     let room = Room::new();
     for (line, what) in [
         ("doctor", "required arguments"),
@@ -113,7 +113,7 @@ fn usage_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_too_small_proves_nothing() {
+fn a_small_file_proves_nothing() {
     let room = Room::new();
     fs::create_dir(room.path("more")).unwrap();
     fs::write(room.path("more/hello"), "hello\n").unwrap();
@@ -127,7 +127,7 @@ fn a_file_that_is_too_small_proves_nothing() {
 }
 
 #[test]
-fn a_sparse_file_is_not_the_sample() {
+fn a_sparse_file_is_not_sampled() {
     let room = Room::new();
     fs::write(room.path("tree/data"), vec![7; 16 << 20]).unwrap();
     let sparse = fs::File::create(room.path("tree/sparse")).unwrap();
@@ -301,7 +301,7 @@ impl Drop for Throttled {
 }
 
 #[test]
-fn a_slow_node_is_told_from_the_others() {
+fn a_slow_node_is_identified() {
     attempts(|| {
         let Some(nodes) = Throttled::new(3, 192) else { return };
         (0..3).for_each(|i| nodes.limit(i, 20));

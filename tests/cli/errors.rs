@@ -73,7 +73,7 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
     (
         "mount v.toml mnt --log nowhere/log",
         1,
-        "fanfs: log file nowhere/log: No such file or directory (os error 2)",
+        "fanfs: cannot open log file nowhere/log: No such file or directory (os error 2)",
     ),
     ("umount mnt", 1, "fanfs: {room}/mnt is not mounted"),
     ("umount nowhere", 1, "fanfs: {room}/nowhere is not mounted"),
@@ -178,7 +178,7 @@ fn check(room: &Room, args: &[&str], status: i32, expected: &str) -> Option<Stri
 }
 
 #[test]
-fn wrong_command_lines() {
+fn wrong_command_lines_are_refused() {
     let room = Room::new();
     let wrong: Vec<_> = COMMAND_LINES
         .iter()
@@ -191,7 +191,7 @@ fn wrong_command_lines() {
 }
 
 #[test]
-fn wrong_volumes() {
+fn invalid_volumes_are_refused() {
     let room = Room::new();
     let here = room.path("").display().to_string();
     let mut wrong = Vec::new();
@@ -206,7 +206,7 @@ fn wrong_volumes() {
 }
 
 #[test]
-fn a_relative_run_time_directory() {
+fn a_relative_runtime_directory_is_refused() {
     let room = Room::new();
     room.volume("v.toml", "", "");
     let command_lines: [(&str, &[&str]); 3] = [
@@ -229,7 +229,7 @@ fn a_relative_run_time_directory() {
 }
 
 #[test]
-fn help_teaches_and_is_no_error() {
+fn help_is_not_an_error() {
     let room = Room::new();
     let help = String::from_utf8(room.expect(&["--help"]).stdout).unwrap();
     for word in ["fanfs demo", "/etc/fstab", "Exit status", "docs/CONFIGURATION.md"] {

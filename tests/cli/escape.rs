@@ -27,7 +27,7 @@ const SWAPS: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const INSIDE: &str = "inside, as everything should be\n";
-const OUTSIDE: &str = "outside, and nobody's business\n";
+const OUTSIDE: &str = "outside the replica\n";
 
 /// A replica beside the directory that it must not lead to; from the mount point, which is less
 /// deep, the same links lead to nothing.
@@ -182,7 +182,7 @@ fn reading(more: &str) {
 }
 
 #[test]
-fn who_reads_never_gets_outside() {
+fn readers_never_get_outside_the_replica() {
     reading("[fuse]\nattribute_ttl = \"0s\"\n");
 }
 
@@ -190,7 +190,7 @@ fn who_reads_never_gets_outside() {
 /// In `copies` no inode number shows the daemon that another directory is there; only its path
 /// does.
 #[test]
-fn a_directory_that_has_become_a_link_leads_nowhere() {
+fn a_directory_replaced_by_a_link_leads_nowhere() {
     for mode in ["shared", "copies"] {
         let (room, mnt) = room(mode, false, "[fuse]\nattribute_ttl = \"1h\"\n");
         let tree = room.path("tree/replica");
@@ -212,12 +212,12 @@ fn a_directory_that_has_become_a_link_leads_nowhere() {
 }
 
 #[test]
-fn who_reads_past_the_daemon_never_gets_outside() {
+fn passthrough_readers_never_get_outside_the_replica() {
     reading("[read]\npassthrough = \"whole-file\"\n[fuse]\nattribute_ttl = \"0s\"\n");
 }
 
 #[test]
-fn who_writes_never_gets_outside() {
+fn writers_never_get_outside_the_replica() {
     let (room, mnt) = room("shared", true, "[fuse]\nattribute_ttl = \"0s\"\n");
     mount(&room);
     let before = listing(&room.path("tree/outside"));

@@ -19,7 +19,7 @@ fn helper(room: &Room, args: &[&str]) -> Output {
 }
 
 #[test]
-fn it_ends_with_the_statuses_of_mount() {
+fn the_helper_exits_with_the_statuses_of_mount() {
     let room = room();
     for (args, status, said) in [
         (&["v.toml", "mnt", "-f", "-v"][..], 0, ""),
@@ -47,7 +47,7 @@ fn it_ends_with_the_statuses_of_mount() {
 }
 
 #[test]
-fn it_mounts_in_another_name_space() {
+fn the_helper_mounts_in_another_namespace() {
     if !needs::root() {
         return;
     }
@@ -78,7 +78,7 @@ fn it_mounts_in_another_name_space() {
 /// Through mount(8), which finds its helpers in /sbin: in a mount namespace where /sbin has nothing
 /// else.
 #[test]
-fn set_id_bits_and_devices_count_through_mount_where_it_passes_on_that_they_are_to() {
+fn mount_can_enable_set_id_bits_and_devices() {
     if !needs::root() {
         return;
     }
@@ -107,7 +107,7 @@ fn set_id_bits_and_devices_count_through_mount_where_it_passes_on_that_they_are_
 }
 
 #[test]
-fn rw_of_a_read_only_volume_is_refused_or_warned_about() {
+fn rw_on_a_read_only_volume_is_refused_or_warned_about() {
     let room = Room::new();
     // Set by the user: one error that names the file and the key.
     let refused = room.fanfs(&["mount", "v.toml", "mnt", "-o", "rw"]).output().unwrap();

@@ -55,7 +55,7 @@ fn refused(room: &Room, args: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn copies_are_written_down_and_pass_the_check() {
+fn init_writes_copies_that_pass_the_check() {
     let room = Room::new();
     let Some(mut mounts) = Mounts::new(&room) else { return };
     let points = ["n1", "n2", "n 3"].map(|name| mounts.tmpfs(name));
@@ -91,7 +91,7 @@ fn copies_are_written_down_and_pass_the_check() {
 }
 
 #[test]
-fn what_is_no_text_is_not_written_down() {
+fn init_refuses_paths_that_are_not_utf8() {
     let room = Room::new();
     let dir = room.path("").join(OsStr::from_bytes(b"n\xff"));
     fs::create_dir(&dir).unwrap();
@@ -125,7 +125,7 @@ fn one_file_system_seen_twice_is_shared() {
 }
 
 #[test]
-fn what_cannot_be_a_volume_is_refused() {
+fn invalid_replica_sets_are_refused() {
     let room = Room::new();
     let Some(mut mounts) = Mounts::new(&room) else { return };
     let points = ["n1", "n2"].map(|name| mounts.tmpfs(name));
@@ -150,7 +150,7 @@ fn what_cannot_be_a_volume_is_refused() {
 }
 
 #[test]
-fn without_directories_it_lists_mounts() {
+fn init_without_directories_lists_mounts() {
     let room = Room::new();
     let output = room.expect(&["init", "--json"]);
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -125,8 +125,8 @@ impl Drop for Volume {
 }
 
 #[test]
-fn writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon() {
-    alone("writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon", || {
+fn writers_to_a_stopped_replica_use_no_daemon_memory() {
+    alone("writers_to_a_stopped_replica_use_no_daemon_memory", || {
         let volume = Volume::new(WRITERS, "100s");
         let writers = volume.writers();
         thread::sleep(A_WHILE);
@@ -140,8 +140,8 @@ fn writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon() {
 }
 
 #[test]
-fn where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on() {
-    alone("where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on", || {
+fn reads_continue_while_writes_without_room_fail() {
+    alone("reads_continue_while_writes_without_room_fail", || {
         let volume = Volume::new(WRITERS, "1s");
         let other = File::open(volume.at("other")).unwrap();
         let writers = volume.writers();
@@ -171,8 +171,8 @@ fn where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on() 
 }
 
 #[test]
-fn values_of_attributes_are_within_the_budget_too() {
-    alone("values_of_attributes_are_within_the_budget_too", || {
+fn attribute_values_count_against_the_budget() {
+    alone("attribute_values_count_against_the_budget", || {
         let (setters, value) = (12 * WRITERS / 2, vec![7; 64 << 10]);
         let volume = Volume::new(setters, "1s");
         (0..setters).for_each(|i| assert!(volume.at(i).exists()));
@@ -217,8 +217,8 @@ sys.exit(str(failed) if failed else 0)
 ";
 
 #[test]
-fn an_upgrade_goes_on_while_writes_wait_for_room() {
-    alone("an_upgrade_goes_on_while_writes_wait_for_room", || {
+fn an_upgrade_succeeds_while_writes_wait_for_room() {
+    alone("an_upgrade_succeeds_while_writes_wait_for_room", || {
         let volume = Volume::new(WRITERS, "100s");
         let mut command = Command::new("python3");
         command.args(["-c", WRITER]).args((0..WRITERS).map(|i| volume.at(i)));

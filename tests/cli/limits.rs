@@ -75,7 +75,7 @@ fn errno(error: &std::io::Error) -> Option<Errno> {
 }
 
 #[test]
-fn without_descriptors_what_is_open_is_read_and_the_rest_is_told() {
+fn without_descriptors_open_files_stay_readable() {
     let room = Room::new();
     fill(&room.path("tree/many"), 300);
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -123,7 +123,7 @@ fn without_descriptors_what_is_open_is_read_and_the_rest_is_told() {
 const OPEN_AT_ONCE: usize = 10_000;
 
 #[test]
-fn ten_thousand_open_files() {
+fn ten_thousand_files_can_be_open() {
     let mut own = getrlimit(Resource::Nofile);
     own.current = own.maximum;
     setrlimit(Resource::Nofile, own).unwrap();
@@ -204,7 +204,7 @@ fn settled_pages(pid: Pid) -> u64 {
 }
 
 #[test]
-fn without_memory_for_more_threads_and_buffers_nothing_is_wrong_and_nobody_dies() {
+fn low_memory_never_causes_wrong_data_or_a_crash() {
     let room = Room::new();
     let size = 4 << 20;
     for i in 0..16 {
@@ -253,7 +253,7 @@ fn without_memory_for_more_threads_and_buffers_nothing_is_wrong_and_nobody_dies(
 const ENTRIES: usize = 100_000;
 
 #[test]
-fn a_large_directory_is_listed_whole_and_forgotten() {
+fn a_large_directory_is_listed_completely_and_forgotten() {
     let entries = std::env::var("FANFS_ENTRIES").map_or(ENTRIES, |n| n.parse().unwrap());
     let room = Room::new();
     let large = room.path("tree/large");
@@ -378,7 +378,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn a_full_write_replica_refuses_writes_and_is_read() {
+fn a_full_write_replica_refuses_writes_but_serves_reads() {
     let room = Room::new();
     let Some(small) = Small::new(&room, "small") else { return };
     fs::write(small.at.join("old"), bytes(1, 300_000)).unwrap();
@@ -444,7 +444,7 @@ const FAKETIME: [&str; 2] = [
 ];
 
 #[test]
-fn a_clock_that_jumps_disturbs_nobody() {
+fn a_clock_jump_has_no_effect() {
     if !needs::program("faketime") {
         return;
     }
@@ -490,7 +490,7 @@ fn a_clock_that_jumps_disturbs_nobody() {
 }
 
 #[test]
-fn the_soft_limit_of_descriptors_is_raised_and_the_hard_one_kept() {
+fn the_soft_descriptor_limit_is_raised() {
     let room = Room::new();
     let mut command = room.fanfs(&["mount", "v.toml", "mnt"]);
     let lower = || {

@@ -74,7 +74,7 @@ fn logged(room: &Room, level: Option<&str>) -> String {
 }
 
 #[test]
-fn no_file_is_named_in_the_log() {
+fn the_log_names_no_files() {
     for level in [None, Some("info")] {
         let room = Room::new();
         let tool = room.path("tool");
@@ -94,7 +94,7 @@ fn no_file_is_named_in_the_log() {
 }
 
 #[test]
-fn copies_that_differ_are_told_without_their_names() {
+fn differing_copies_are_logged_without_names() {
     let room = Room::new();
     fill(&room, "telltale-dir");
     let mut copy = Command::new("cp");
@@ -124,7 +124,7 @@ fn copies_that_differ_are_told_without_their_names() {
 }
 
 #[test]
-fn who_asks_for_names_gets_them() {
+fn names_are_logged_on_request() {
     // Otherwise the tests above would show nothing.
     let room = Room::new();
     room.volume("v.toml", "", "");
@@ -132,7 +132,7 @@ fn who_asks_for_names_gets_them() {
 }
 
 #[test]
-fn a_filter_that_cannot_be_read_is_reported() {
+fn an_invalid_filter_is_reported() {
     let room = Room::new();
     room.volume("v.toml", "", "");
     let mut mount = room.fanfs(&["mount", "v.toml", "mnt"]);
@@ -151,7 +151,7 @@ fn mount_with(room: &Room, more: &str) {
 }
 
 #[test]
-fn lines_of_json_have_what_a_program_looks_for() {
+fn json_log_lines_have_the_expected_fields() {
     let room = Room::new();
     mount_with(&room, "[log]\nformat = \"json\"\n");
     room.volume("v.toml", "", "[log]\nformat = \"text\"\nlevel = \"debug\"\n");
@@ -172,14 +172,14 @@ fn lines_of_json_have_what_a_program_looks_for() {
     assert_eq!((&mounted["fields"]["volume"], &mounted["level"]), (&"v".into(), &"INFO".into()));
     // The daemon after the reload follows the new `[log]`.
     assert!(
-        text.iter().any(|line| line.contains("INFO") && line.contains("goes on with")),
+        text.iter().any(|line| line.contains("INFO") && line.contains("serves the mount now")),
         "{log}"
     );
     assert!(text.iter().any(|line| line.contains("DEBUG")), "{log}");
 }
 
 #[test]
-fn the_same_message_is_not_logged_for_ever() {
+fn a_repeated_message_is_not_logged_forever() {
     for (rate, logged) in [(3, 3), (0, 30)] {
         let (room, port) = (Room::new(), super::metrics::free_port());
         mount_with(
@@ -205,7 +205,7 @@ fn the_same_message_is_not_logged_for_ever() {
 }
 
 #[test]
-fn the_environment_says_more_than_the_file() {
+fn the_environment_overrides_the_log_setting() {
     let room = Room::new();
     mount_with(&room, "[log]\nlevel = \"off\"\n");
     room.expect(&["umount", "mnt"]);
@@ -239,7 +239,7 @@ fn in_another_run(room: &Room, mut is_done: impl FnMut() -> bool) -> Option<Stri
 }
 
 #[test]
-fn systemds_journal_gets_fields() {
+fn the_systemd_journal_gets_fields() {
     let room = Room::new();
     fs::create_dir_all(room.path("another-run/systemd/journal")).unwrap();
     let path = room.path("another-run/systemd/journal/socket");
@@ -261,7 +261,7 @@ fn systemds_journal_gets_fields() {
 }
 
 #[test]
-fn without_a_journal_lines_go_where_they_went() {
+fn without_a_journal_lines_go_to_standard_error() {
     let room = Room::new();
     fs::create_dir(room.path("another-run")).unwrap();
     let is_mounted = || fs::read_to_string(room.path("said")).unwrap().contains("INFO mounted");
@@ -281,7 +281,7 @@ fn own_mounts() -> bool {
 }
 
 #[test]
-fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
+fn lines_lost_on_a_full_disk_are_counted() {
     if !own_mounts() {
         return;
     }
@@ -328,10 +328,10 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
     let status = room.expect(&["status", "mnt"]).stdout;
     let status = String::from_utf8(status).unwrap();
     let warning = status.lines().find(|line| line.contains(" could not be written: "));
-    let is_told = |line: &str| {
+    let is_reported = |line: &str| {
         line.starts_with("  warning: ") && line.ends_with("No space left on device (os error 28)")
     };
-    assert!(warning.is_some_and(is_told), "{status}");
+    assert!(warning.is_some_and(is_reported), "{status}");
     let text = super::metrics::get(port, "/metrics").unwrap();
     let counted = "fanfs_log_lines_lost_total{volume=\"v\"}";
     assert!(super::metrics::value(&text, counted).unwrap() > 0.0, "{text}");
@@ -374,7 +374,7 @@ fn failed_requests(room: &Room, files: &[&str]) -> usize {
 }
 
 #[test]
-fn two_processes_rotate_one_log_and_lose_no_line() {
+fn two_processes_rotate_one_log_without_loss() {
     let room = Room::new();
     fs::create_dir(room.path("mnt2")).unwrap();
     let mounts = ["mnt", "mnt2"].map(|at| (at, super::metrics::free_port()));
@@ -416,7 +416,7 @@ fn two_processes_rotate_one_log_and_lose_no_line() {
 }
 
 #[test]
-fn a_log_that_logrotate_has_moved_is_made_again() {
+fn a_log_moved_by_logrotate_is_created_again() {
     let (room, port) = (Room::new(), super::metrics::free_port());
     mount_with(&room, &with_a_line_a_request(port, ""));
     have_logged(port, 3);

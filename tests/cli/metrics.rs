@@ -46,7 +46,7 @@ fn listening(listen: &str) -> String {
 }
 
 #[test]
-fn what_was_read_can_be_fetched() {
+fn reads_appear_in_the_metrics() {
     let (room, port) = (Room::new(), free_port());
     room.volume("v.toml", "", &listening(&port.to_string()));
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -82,7 +82,7 @@ fn what_was_read_can_be_fetched() {
 }
 
 #[test]
-fn who_asks_and_does_not_go_on_is_cut_off() {
+fn an_incomplete_metrics_request_is_cut_off() {
     let (room, port) = (Room::new(), free_port());
     room.volume("v.toml", "", &listening(&format!("127.0.0.1:{port}")));
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -90,7 +90,7 @@ fn who_asks_and_does_not_go_on_is_cut_off() {
     let silent: Vec<_> = (0..20).map(|_| connect()).collect();
     let large = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     let ((), took) = timed(|| {
-        room.eventually("somebody else is answered", || {
+        room.eventually("another client is answered", || {
             get(port, "/metrics").is_some_and(|text| text.contains("fanfs_reads_total"))
         });
         // A peer that sends too much is cut off as well, with an error.
@@ -103,7 +103,7 @@ fn who_asks_and_does_not_go_on_is_cut_off() {
 }
 
 #[test]
-fn a_socket_and_a_file_go_with_the_mount() {
+fn the_metrics_socket_and_file_go_with_the_mount() {
     let room = Room::new();
     let (socket, file) = (room.path("v.metrics"), room.path("v.prom"));
     let more = format!(
@@ -143,7 +143,7 @@ fn a_socket_and_a_file_go_with_the_mount() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_an_error_before_anything_is_mounted() {
+fn an_unusable_metrics_address_fails_before_mounting() {
     let room = Room::new();
     let here = UnixListener::bind(room.path("here")).unwrap();
     fs::write(room.path("file"), "mine").unwrap();
@@ -164,8 +164,8 @@ fn an_address_that_cannot_be_had_is_an_error_before_anything_is_mounted() {
         let output = room.fanfs(&["mount", "v.toml", "mnt"]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        let is_told = said.contains(&format!("v.toml: key `{key}`: ")) && said.contains(&place);
-        assert!(is_told && said.lines().count() == 1, "{said}");
+        let is_refused = said.contains(&format!("v.toml: key `{key}`: ")) && said.contains(&place);
+        assert!(is_refused && said.lines().count() == 1, "{said}");
         assert!(room.mounted().is_none() && room.daemons().is_empty());
     }
     assert_eq!(fs::read_to_string(room.path("file")).unwrap(), "mine");
@@ -173,7 +173,7 @@ fn an_address_that_cannot_be_had_is_an_error_before_anything_is_mounted() {
 }
 
 #[test]
-fn another_address_is_taken_by_a_reload_and_one_that_is_not_free_later() {
+fn a_reload_changes_the_metrics_address() {
     let (room, first, second) = (Room::new(), free_port(), free_port());
     let socket = room.path("v.metrics");
     room.volume("v.toml", "", &listening(&first.to_string()));
@@ -192,7 +192,7 @@ fn another_address_is_taken_by_a_reload_and_one_that_is_not_free_later() {
     room.expect(&["reload", "mnt"]);
     room.eventually("the socket is gone", || !socket.exists());
     assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
-    room.eventually("it is told in the log", || {
+    room.eventually("the log reports it", || {
         let log = room.log();
         log.lines().any(|line| {
             line.contains("WARN")
@@ -207,7 +207,7 @@ fn another_address_is_taken_by_a_reload_and_one_that_is_not_free_later() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_is_followed_here_too() {
+fn metrics_continue_after_a_kill_of_the_daemon() {
     let (room, port) = (Room::new(), free_port());
     room.volume("v.toml", "", &listening(&port.to_string()));
     room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
@@ -234,7 +234,7 @@ fn named(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn rules_and_dashboard_name_metrics_that_there_are() {
+fn rules_and_dashboard_use_existing_metrics() {
     let dashboard = fs::read_to_string(packaged("grafana/fanfs.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
@@ -265,7 +265,7 @@ fn rules_and_dashboard_name_metrics_that_there_are() {
 }
 
 #[test]
-fn promtool_has_nothing_to_say() {
+fn promtool_finds_no_problems() {
     if !needs::program("promtool") {
         return;
     }

@@ -112,7 +112,7 @@ fn every_command_takes_a_name_a_file_or_a_mount_point() {
 }
 
 #[test]
-fn a_bare_word_is_a_name_in_etc_before_all_else() {
+fn a_bare_word_is_first_a_name_in_etc() {
     let Some(room) = named() else { return };
     // A file and a directory of that name here, and another mounted volume of that name.
     room.volume("pets", "", "");
@@ -161,7 +161,7 @@ fn a_path_below_the_mount_point_is_a_path_of_the_volume() {
 }
 
 #[test]
-fn a_dead_mount_is_found_by_all_three() {
+fn a_dead_mount_is_found_by_name_file_and_mount_point() {
     let Some(room) = named() else { return };
     rename("/etc/fanfs/pets.toml", "pets");
     for volume in all_three(&room) {
@@ -180,7 +180,7 @@ fn a_dead_mount_is_found_by_all_three() {
 }
 
 #[test]
-fn a_daemon_that_hangs_hangs_no_command() {
+fn a_hung_daemon_blocks_no_command() {
     let Some(room) = named() else { return };
     rename("/etc/fanfs/pets.toml", "pets");
     mount(&room);
@@ -204,7 +204,7 @@ fn a_daemon_that_hangs_hangs_no_command() {
 }
 
 #[test]
-fn a_volume_that_is_mounted_twice_is_asked_for_by_its_mount_point() {
+fn a_volume_mounted_twice_needs_its_mount_point() {
     let Some(room) = named() else { return };
     mount(&room);
     fs::create_dir(room.path("second")).unwrap();

@@ -73,7 +73,7 @@ fn reads(room: &Room, path: &str) -> Output {
 }
 
 #[test]
-fn an_ordinary_user_mounts_asks_and_unmounts() {
+fn an_ordinary_user_mounts_queries_and_unmounts() {
     let Some(room) = own_room("") else { return };
     expect(&by_user(room.fanfs(&["mount", "v.toml", "mnt"])));
     let line = room.mounted().unwrap();
@@ -101,7 +101,7 @@ fn an_ordinary_user_mounts_asks_and_unmounts() {
 }
 
 #[test]
-fn root_sees_that_an_ordinary_users_daemon_has_died() {
+fn root_sees_the_dead_daemon_of_an_ordinary_user() {
     let Some(room) = own_room("") else { return };
     expect(&by_user(room.fanfs(&["mount", "v.toml", "mnt"])));
     let point = room.path("mnt").display().to_string();
@@ -124,7 +124,7 @@ fn root_sees_that_an_ordinary_users_daemon_has_died() {
 }
 
 #[test]
-fn an_ordinary_user_writes_in_his_own_name() {
+fn an_ordinary_user_writes_with_their_own_identity() {
     let Some(room) = own_room("") else { return };
     chown(room.path("tree"), Some(USER), Some(USER)).unwrap();
     room.write_volume("v.toml", "");
@@ -147,7 +147,7 @@ fn an_ordinary_user_writes_in_his_own_name() {
 }
 
 #[test]
-fn letting_others_in_takes_user_allow_other() {
+fn access_for_others_needs_user_allow_other() {
     let Some(room) = own_room("") else { return };
     let refused = by_user(room.fanfs(&["mount", "v.toml", "mnt", "-o", "allow_other"]));
     assert_eq!(refused.status.code(), Some(1));
@@ -163,7 +163,7 @@ fn letting_others_in_takes_user_allow_other() {
 }
 
 #[test]
-fn what_stands_in_an_ordinary_users_way_is_told_in_a_line() {
+fn an_ordinary_users_problem_is_one_error_line() {
     let Some(room) = own_room("") else { return };
     let refused = |output: Output, why: &str| {
         let text = said(&output);
@@ -195,7 +195,7 @@ fn what_stands_in_an_ordinary_users_way_is_told_in_a_line() {
 }
 
 #[test]
-fn the_run_time_directory_is_the_users_own() {
+fn the_runtime_directory_belongs_to_the_user() {
     let Some(room) = own_room("") else { return };
     let run = room.path("run");
     let places = |root: &Path| {

@@ -32,7 +32,7 @@ fn refused(room: &Room, expected: &str) {
 }
 
 #[test]
-fn a_table_that_cannot_be_used_is_refused() {
+fn an_unusable_table_is_refused() {
     let room = Room::new();
     room.volume("v.toml", "", &table(&room));
     let at = format!("table {}: ", room.path("table.csv").display());
@@ -44,7 +44,7 @@ fn a_table_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn certificates_that_cannot_be_read_are_refused() {
+fn unreadable_certificates_are_refused() {
     let room = Room::new();
     let ca = room.path("ca.pem");
     let more = format!(
@@ -97,7 +97,7 @@ fn status_shows_placement_and_affinities() {
 }
 
 #[test]
-fn status_warns_of_a_provider_that_fails() {
+fn status_warns_of_a_failing_provider() {
     let room = Room::new();
     fs::write(room.path("tree/big"), vec![7; 8 << 20]).unwrap();
     let more = "[placement]\nprovider = \"exec\"\ncommand = [\"sh\", \"-c\", \"echo it is away >&2; exit 4\"]";
@@ -115,7 +115,7 @@ fn status_warns_of_a_provider_that_fails() {
 }
 
 #[test]
-fn status_says_nothing_of_what_is_not_set() {
+fn status_omits_unset_placement() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     fs::read(room.path("mnt/hello")).unwrap();
@@ -130,7 +130,7 @@ fn status_says_nothing_of_what_is_not_set() {
 }
 
 #[test]
-fn without_a_provider_nothing_is_said_of_chunks_that_nobody_knows() {
+fn without_a_provider_unknown_chunks_are_not_mentioned() {
     let room = Room::new();
     let output = room.expect(&["explain", "--volume", "v.toml", "/hello"]).stdout;
     let text = String::from_utf8(output).unwrap();

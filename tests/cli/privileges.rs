@@ -63,7 +63,7 @@ fn expect(room: &Room, options: &[&str], [used, permitted, programs]: Sets, work
 }
 
 #[test]
-fn who_only_reads_may_only_read() {
+fn a_read_only_daemon_keeps_only_read_capabilities() {
     if !needs::root() {
         return;
     }
@@ -88,7 +88,7 @@ fn who_only_reads_may_only_read() {
 /// Its memory holds other users' data. A process of the same user with all of its capabilities may
 /// read that memory, and a crash leaves a core dump, unless the daemon is not dumpable.
 #[test]
-fn a_daemon_of_root_is_not_dumpable() {
+fn a_root_daemon_is_not_dumpable() {
     if !needs::root() {
         return;
     }
@@ -115,7 +115,7 @@ fn a_daemon_of_root_is_not_dumpable() {
 }
 
 #[test]
-fn set_id_bits_and_devices_count_for_nothing_unless_they_are_asked_for() {
+fn set_id_bits_and_devices_are_ignored_by_default() {
     if !needs::root() {
         return;
     }
@@ -134,7 +134,7 @@ fn set_id_bits_and_devices_count_for_nothing_unless_they_are_asked_for() {
 
 /// The caller is outside the daemon's pid namespace.
 #[test]
-fn a_caller_that_the_daemon_does_not_see_has_no_groups_and_waits_for_no_lock() {
+fn an_unseen_caller_has_no_groups_and_waits_for_no_lock() {
     if !needs::root() {
         return;
     }
@@ -171,7 +171,7 @@ fn a_caller_that_the_daemon_does_not_see_has_no_groups_and_waits_for_no_lock() {
 }
 
 #[test]
-fn who_lets_others_in_may_become_them() {
+fn allow_other_keeps_the_capabilities_to_change_user() {
     if !needs::root() {
         return;
     }
@@ -195,7 +195,7 @@ fn who_lets_others_in_may_become_them() {
 }
 
 #[test]
-fn who_writes_may_change_what_is_others() {
+fn a_writing_daemon_may_change_files_of_others() {
     if !needs::root() {
         return;
     }
@@ -268,7 +268,7 @@ impl Drop for Reserved<'_> {
 }
 
 #[test]
-fn a_file_systems_reserve_is_not_for_other_users() {
+fn reserved_blocks_are_not_for_other_users() {
     use std::os::unix::process::CommandExt;
     if !needs::root() {
         return;
@@ -298,7 +298,7 @@ fn a_file_systems_reserve_is_not_for_other_users() {
 }
 
 #[test]
-fn passthrough_goes_on_without_privileges_in_use() {
+fn passthrough_works_without_effective_privileges() {
     if !needs::root() {
         return;
     }
@@ -320,17 +320,17 @@ fn passthrough_goes_on_without_privileges_in_use() {
 }
 
 #[test]
-fn programs_that_say_where_chunks_are_may_become_others() {
+fn placement_programs_may_change_their_user() {
     if !needs::root() {
         return;
     }
     let room = Room::new();
     fs::write(room.path("tree/large"), vec![1; 8 << 20]).unwrap();
-    let told = room.path("told");
+    let reported = room.path("reported");
     let more = format!(
         "[placement]\nprovider = \"exec\"\n\
          command = [\"sh\", \"-c\", \"setpriv --reuid=1234 --regid=1234 --clear-groups id -u > {}\"]",
-        told.display()
+        reported.display()
     );
     room.volume("v.toml", "", &more);
     let used = Set::DAC_READ_SEARCH | Set::KILL;
@@ -338,8 +338,8 @@ fn programs_that_say_where_chunks_are_may_become_others() {
     let programs = kept | Set::SETUID | Set::SETGID;
     expect(&room, &[], [used, kept, programs], || {
         fs::read(room.path("mnt/large")).unwrap();
-        let became = || fs::read_to_string(&told).is_ok_and(|text| text == "1234\n");
-        room.eventually("the program has become somebody", became);
+        let became = || fs::read_to_string(&reported).is_ok_and(|text| text == "1234\n");
+        room.eventually("the program has changed its user", became);
         assert_eq!(field(room.daemons()[0], "NoNewPrivs:"), "0");
     });
 }

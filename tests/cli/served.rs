@@ -91,7 +91,7 @@ fn read(room: &Room) {
 }
 
 #[test]
-fn one_that_dies_is_done_without_and_used_again_once_it_is_mounted() {
+fn a_dead_replica_is_used_again_once_it_is_mounted() {
     let room = Room::new();
     let server = Server::new(&room);
     let other = Server::new(&room);
@@ -127,7 +127,7 @@ fn one_that_dies_is_done_without_and_used_again_once_it_is_mounted() {
 }
 
 #[test]
-fn an_upgrade_goes_on_without_one_that_hangs_and_names_it_and_so_does_a_reload() {
+fn upgrade_and_reload_skip_and_name_a_hung_replica() {
     let room = Room::new();
     let servers = [Server::new(&room), Server::new(&room)];
     volume(&room, &[&servers[0], &servers[1]], "");
@@ -155,7 +155,7 @@ const SOON_OVER: &str = "deadline = \"2s\"\ndeadline_all = \"2s\"\nattempt_deadl
 
 /// Threads inside cannot end before their kernel releases them; the mount can.
 #[test]
-fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
+fn with_all_replicas_stopped_calls_end_by_their_deadline() {
     let room = Room::new();
     let servers = [Server::new(&room), Server::new(&room)];
     volume(&room, &[&servers[0], &servers[1]], SOON_OVER);
@@ -199,7 +199,7 @@ fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
 /// A thread of the daemon hangs in the kernel, which has passed its request on, and does not
 /// end with the process.
 #[test]
-fn what_waits_when_the_mount_ends_fails_while_a_thread_of_the_daemon_hangs() {
+fn waiting_calls_fail_when_the_mount_ends() {
     let inner_room = Room::new();
     let innermost = Server::new(&inner_room);
     let served_room = Room::new();
@@ -235,7 +235,7 @@ fn what_waits_when_the_mount_ends_fails_while_a_thread_of_the_daemon_hangs() {
 }
 
 #[test]
-fn servers_that_are_stopped_for_longer_than_the_deadline_fail_nothing() {
+fn a_long_stop_of_all_servers_fails_nothing() {
     let room = Room::new();
     let servers = [Server::new(&room), Server::new(&room)];
     volume(&room, &[&servers[0], &servers[1]], "deadline = \"1s\"\nattempt_deadline = \"500ms\"");

@@ -50,7 +50,7 @@ fn the_unit_is_sandboxed() {
 }
 
 #[test]
-fn the_units_mount_is_seen_by_all() {
+fn the_mount_of_the_unit_is_visible_to_all() {
     // Settings that give a service its own mount table, and so hide its mounts.
     let hiding = [
         "ProtectSystem",

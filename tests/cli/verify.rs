@@ -102,7 +102,7 @@ fn lines(expected: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn equal_copies_are_equal() {
+fn equal_copies_show_no_difference() {
     let copies = Copies::new(3);
     copies.write("a/b/c", b"content");
     copies.write("empty", b"");
@@ -123,7 +123,7 @@ fn equal_copies_are_equal() {
 }
 
 #[test]
-fn one_byte_is_found_and_named_exactly() {
+fn one_differing_byte_is_located_exactly() {
     let copies = Copies::new(3);
     copies.write("d/f", &vec![7; 5 * MIB]);
     copies.flip(3, "d/f", 2_345_678);
@@ -140,7 +140,7 @@ fn one_byte_is_found_and_named_exactly() {
 }
 
 #[test]
-fn of_two_nobody_is_right() {
+fn two_differing_copies_have_no_majority() {
     let copies = Copies::new(2);
     copies.write("f", &[0; 1000]);
     copies.flip(1, "f", 0);
@@ -198,7 +198,7 @@ fn names_types_attributes_and_targets_are_compared() {
 }
 
 #[test]
-fn paths_of_one_file_system_are_compared_by_inode_number_too() {
+fn paths_of_one_file_system_also_compare_inode_numbers() {
     let room = Room::new();
     fs::create_dir(room.path("copy")).unwrap();
     fs::write(room.path("tree/file"), "x").unwrap();
@@ -218,7 +218,7 @@ fn paths_of_one_file_system_are_compared_by_inode_number_too() {
 }
 
 #[test]
-fn a_sample_looks_at_the_first_and_the_last_block_and_the_seed_at_others() {
+fn a_sample_has_the_end_blocks_and_seeded_others() {
     let copies = Copies::new(2);
     let size = 64 * MIB;
     for name in ["first", "last", "middle"] {
@@ -290,7 +290,7 @@ fn names_may_be_any_bytes() {
 }
 
 #[test]
-fn a_rate_is_kept() {
+fn the_rate_limit_is_kept() {
     let copies = Copies::new(2);
     copies.write("f", &vec![1; 8 * MIB]);
     let began = Instant::now();
@@ -327,7 +327,7 @@ fn expect_whole(copies: &Copies, status: Option<i32>, report: &Value) {
 }
 
 #[test]
-fn an_interrupted_run_is_gone_on_with() {
+fn an_interrupted_run_is_resumed() {
     for signal in [Signal::INT, Signal::TERM] {
         let copies = slow();
         let child = copies.spawn(SLOWLY);
@@ -361,7 +361,7 @@ fn an_interrupted_run_is_gone_on_with() {
 }
 
 #[test]
-fn a_run_that_is_killed_loses_seconds() {
+fn a_killed_run_loses_only_seconds() {
     let copies = slow();
     let mut child = copies.spawn(SLOWLY);
     let bytes = || {
@@ -379,7 +379,7 @@ fn a_run_that_is_killed_loses_seconds() {
 }
 
 #[test]
-fn a_replica_that_is_absent_or_hangs_is_left_out() {
+fn an_absent_or_hung_replica_is_left_out() {
     let copies = Copies::new(3);
     copies.write("f", b"content");
     fs::remove_dir_all(copies.at(2, "")).unwrap();
@@ -418,7 +418,7 @@ fn a_replica_that_is_absent_or_hangs_is_left_out() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn verify_errors_are_reported() {
     let copies = Copies::new(2);
     copies.write("f", b"x");
     fs::write(copies.room.path("no-state"), "hello").unwrap();

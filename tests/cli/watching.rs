@@ -90,7 +90,7 @@ fn top_shows_rates_files_and_readers_once() {
 }
 
 #[test]
-fn top_says_what_is_not_there_and_what_is_no_interval() {
+fn top_reports_missing_volumes_and_bad_intervals() {
     let room = Room::new();
     let none = room.fanfs(&["top"]).output().unwrap();
     assert_eq!(none.status.code(), Some(1));
@@ -108,7 +108,7 @@ fn lines(path: &std::path::Path) -> Vec<Value> {
 }
 
 #[test]
-fn a_trace_has_each_read_with_its_segments_and_can_be_simulated() {
+fn a_trace_lists_each_read_and_can_be_simulated() {
     let room = mounted();
     let record = room.path("trace.jsonl");
     let load = Load::start(&room);
@@ -161,7 +161,7 @@ fn tracing(room: &Room, more: &[&str]) -> Child {
 }
 
 #[test]
-fn a_trace_goes_on_with_the_next_daemon_and_ends_with_the_mount() {
+fn a_trace_follows_the_next_daemon_and_ends_with_the_mount() {
     let room = mounted();
     let child = tracing(&room, &[]);
     fs::read(room.path("mnt/hello")).unwrap();
@@ -183,7 +183,7 @@ fn a_trace_goes_on_with_the_next_daemon_and_ends_with_the_mount() {
 }
 
 #[test]
-fn ctrl_c_ends_a_trace_with_its_sums() {
+fn ctrl_c_ends_a_trace_with_totals() {
     let room = mounted();
     let child = tracing(&room, &["--segments", "--duration", "10000000000000000000s"]);
     fs::read(room.path("mnt/large")).unwrap();
@@ -214,7 +214,7 @@ fn sum_of(said: &str, word: &str) -> u64 {
 }
 
 #[test]
-fn readahead_that_no_reader_came_for_is_in_memory_and_then_wasted() {
+fn unread_readahead_is_in_memory_and_then_wasted() {
     let room = mounted();
     let record = || fs::read_to_string(room.path("trace.jsonl")).unwrap();
     let end = |child: Child| {
@@ -245,7 +245,7 @@ fn readahead_that_no_reader_came_for_is_in_memory_and_then_wasted() {
 }
 
 #[test]
-fn a_daemon_that_tells_nothing_is_asked_a_few_times() {
+fn an_unanswering_daemon_is_asked_a_few_times() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let is_socket = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sock");

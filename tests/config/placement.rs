@@ -13,7 +13,7 @@ fn provider(text: &str) -> ProviderConfig {
 }
 
 #[test]
-fn nobody_is_asked_unless_it_is_configured() {
+fn no_provider_is_used_unless_configured() {
     let placement = parse(&with("")).unwrap().placement;
     assert_eq!(placement.provider, ProviderConfig::None);
     assert_eq!(placement.root, "/");
@@ -55,7 +55,7 @@ fn each_provider_takes_its_own_keys() {
 }
 
 #[test]
-fn every_example_in_the_documentation_is_taken() {
+fn every_example_in_the_docs_is_accepted() {
     let text = include_str!("../../docs/PLACEMENT.md");
     let blocks = |language: &str| {
         let fence = format!("\n```{language}\n");
@@ -88,7 +88,7 @@ fn every_example_in_the_documentation_is_taken() {
 }
 
 #[test]
-fn what_a_provider_cannot_use_is_refused() {
+fn unusable_provider_keys_are_refused() {
     for (text, expected) in [
         (
             "provider = 'hfds'",
@@ -217,5 +217,8 @@ fn affinities_name_replicas_or_nodes() {
         "v.toml:6: key `affinity`: must be a list of tables; begin each one with [[affinity]]"
     );
     let alias = parse(&with("aliases = ['a b']")).unwrap_err();
-    assert!(alias.contains("replica[1].aliases") && alias.contains("is not a name"), "{alias}");
+    assert!(
+        alias.contains("replica[1].aliases") && alias.contains("is not a valid name"),
+        "{alias}"
+    );
 }

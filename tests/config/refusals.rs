@@ -21,7 +21,7 @@ fn refused_after_valid(cases: &[Case]) {
 }
 
 #[test]
-fn what_is_not_toml_is_refused_where_it_breaks() {
+fn invalid_toml_is_refused_at_its_line() {
     refused(&[
         ("[volume\nname = 'v'\n", "v.toml:1: not valid TOML: unclosed table, expected `]`"),
         (
@@ -39,7 +39,7 @@ fn what_is_not_toml_is_refused_where_it_breaks() {
 }
 
 #[test]
-fn what_is_missing_or_of_the_wrong_shape_is_refused() {
+fn missing_or_mistyped_keys_are_refused() {
     refused(&[
         ("", "v.toml: key `volume.name` is missing; name the volume in [volume]"),
         (
@@ -107,7 +107,7 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_with_the_reason() {
+fn an_unwritable_combination_is_refused_with_the_reason() {
     let copies = with("").replace("mode = 'shared'", "mode = 'copies'\naccess = 'rw'");
     let whole = with("[read]\npassthrough = 'whole-file'\n");
     let whole = whole.replace("mode = 'shared'", "mode = 'shared'\naccess = 'rw'");
@@ -146,7 +146,7 @@ fn what_cannot_be_written_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_wrong_volume_is_refused() {
+fn invalid_volume_tables_are_refused() {
     let file = |key: &str| with("").replacen("[volume]", &format!("[volume]\n{key}"), 1);
     for (key, expected) in [
         (
@@ -223,7 +223,7 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
 }
 
 #[test]
-fn a_wrong_replica_is_refused() {
+fn invalid_replica_tables_are_refused() {
     refused_after_valid(&[
         ("weight = 0\n", "v.toml:6: key `replica[1].weight`: 0 is out of range; use 0.001 to 1000"),
         (
@@ -444,7 +444,7 @@ fn wrong_values_in_other_tables_are_refused() {
 }
 
 #[test]
-fn where_metrics_and_logs_go_is_checked() {
+fn metrics_and_log_targets_are_checked() {
     refused_after_valid(&[
         (
             "[metrics]\nlisten = 'localhost:9469'\n",

@@ -29,7 +29,7 @@ fn look(fs: &Arc<Fs>, who: RequestContext, name: &str) -> FsResult<Ino> {
 
 /// The second replica shows the old names, like the cache of an NFS mount.
 #[test]
-fn the_next_daemon_knows_what_was_changed_lately() {
+fn the_next_daemon_knows_recent_changes() {
     let (written, late) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (trees, runtime) = ([written.path(), late.path()], Runtime::new().unwrap());
     let names: Vec<String> = (0..FILES).map(|i| i.to_string()).collect();
@@ -49,7 +49,7 @@ fn the_next_daemon_knows_what_was_changed_lately() {
 
 /// The kernel resends unanswered requests with the same number.
 #[test]
-fn the_next_daemon_takes_back_what_was_entered_and_not_answered() {
+fn the_next_daemon_reverts_unanswered_entries() {
     let tree = tempfile::tempdir().unwrap();
     let (trees, runtime) = ([tree.path()], Runtime::new().unwrap());
     fs::write(tree.path().join("f"), "").unwrap();

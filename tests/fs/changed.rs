@@ -43,7 +43,7 @@ fn has_open(path: &Path) -> bool {
 /// Between the answer of the replica that opens a file and the end of the open, another
 /// caller writes to the file and closes it.
 #[test]
-fn an_open_that_a_write_overtakes_finds_what_was_written() {
+fn an_open_overtaken_by_a_write_sees_the_new_data() {
     let runtime = Runtime::new().unwrap();
     for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {
         let trees = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -88,7 +88,7 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
 /// A write that waits for memory has not reached the replica, but the kernel already shows its
 /// bytes. If the kernel drops those pages, it reads them again.
 #[test]
-fn a_read_that_arrives_after_a_write_gets_what_was_written() {
+fn a_read_after_a_write_sees_the_new_data() {
     let attempts = (0..5).map(|_| {
         let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
         ["f", "other"].iter().for_each(|name| fs::write(tree.path().join(name), "old").unwrap());

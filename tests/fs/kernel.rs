@@ -56,7 +56,7 @@ fn open(fs: &Arc<Fs>, ino: Ino, kernel: &impl KernelOpen) -> OpenedFile {
 }
 
 #[test]
-fn the_first_open_that_is_entered_decides_what_the_kernel_reads_by_itself() {
+fn the_first_open_decides_about_passthrough() {
     let tree = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("f"), "data").unwrap();
@@ -86,7 +86,7 @@ fn the_first_open_that_is_entered_decides_what_the_kernel_reads_by_itself() {
 }
 
 #[test]
-fn an_open_that_comes_during_a_notice_waits_for_its_own() {
+fn an_open_during_a_notice_waits_for_its_own_notice() {
     let tree = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("f"), "one").unwrap();
@@ -100,5 +100,5 @@ fn an_open_that_comes_during_a_notice_waits_for_its_own() {
     assert_eq!((first.notices(), between.notices()), (1, 1));
     let after = Kernel::new(|| ());
     open(&fs, ino, &after);
-    assert_eq!(after.notices(), 0, "the kernel holds what it was told since, or nothing");
+    assert_eq!(after.notices(), 0, "the kernel has the later attributes, or none");
 }

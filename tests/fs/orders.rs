@@ -390,14 +390,14 @@ impl Case {
     /// A request fails only if it cannot be repeated, or its handle was released.
     fn is_fine(&self, sent: Sent, got: Got) {
         let is_released = sent.ask != Release && self.asks.contains(&Release);
-        let is_told = got.error == Some(Errno::TIMEDOUT) && sent.ask == CreateExclusive;
+        let is_timeout = got.error == Some(Errno::TIMEDOUT) && sent.ask == CreateExclusive;
         let is_late = got.error == Some(Errno::BADF) && is_released;
-        assert!(got.error.is_none() || is_told || is_late, "{sent:?}: {got:?} in {self:?}");
+        assert!(got.error.is_none() || is_timeout || is_late, "{sent:?}: {got:?} in {self:?}");
     }
 }
 
 #[test]
-fn nothing_is_left_behind_in_any_order_of_requests_answers_kills_and_resends() {
+fn no_order_of_requests_and_kills_leaves_anything_behind() {
     let mut cases = 0;
     for case in CASES {
         let orders: &[&[usize]] = match case.in_turn {

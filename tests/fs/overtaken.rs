@@ -123,14 +123,14 @@ fn answered<T: Send + 'static>(
 
 /// After a write the kernel asks for attributes before it reads.
 #[test]
-fn the_kernel_gets_attributes_once_pages_from_before_a_write_are_gone() {
+fn attributes_are_sent_after_stale_pages_are_dropped() {
     let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     let volume = Volume::new(tree.path(), &runtime);
     let Volume { fs, kernel, ino, .. } = &volume;
     kernel.set_slow(true);
     volume.read(READER, 3);
     volume.write(WRITER, 3, false);
-    waits_until("the kernel is told", || kernel.dropped() == 1);
+    waits_until("the kernel gets the notice", || kernel.dropped() == 1);
     assert_eq!(kernel.dropped.lock().unwrap()[0], (*ino, ByteRange::at(3 * PAGE + 7, 1)));
 
     let [of_file, of_name, of_link] = std::array::from_fn(|_| Arc::clone(fs));
@@ -148,7 +148,7 @@ fn the_kernel_gets_attributes_once_pages_from_before_a_write_are_gone() {
 }
 
 #[test]
-fn pages_are_dropped_after_no_write_that_no_read_can_have_overtaken() {
+fn pages_are_kept_if_no_read_can_overtake_the_write() {
     let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     let volume = Volume::new(tree.path(), &runtime);
     let dropped = || volume.kernel.dropped();
@@ -173,7 +173,7 @@ fn pages_are_dropped_after_no_write_that_no_read_can_have_overtaken() {
 
 /// It does not know which pages the earlier daemon has read.
 #[test]
-fn the_next_daemon_takes_the_first_write_of_an_open_file_for_overtaken() {
+fn the_next_daemon_assumes_the_first_write_was_overtaken() {
     let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     let before = Volume::new(tree.path(), &runtime);
     let (snapshot, files) = before.fs.snapshot().unwrap();

@@ -83,7 +83,7 @@ impl World {
 }
 
 #[test]
-fn what_is_made_in_its_place_leaves_an_open_file_readable() {
+fn a_local_replacement_leaves_an_open_file_readable() {
     let world = World::new();
     let second = world.path(1).join("f");
     fs::remove_file(second).unwrap();
@@ -93,7 +93,7 @@ fn what_is_made_in_its_place_leaves_an_open_file_readable() {
 }
 
 #[test]
-fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
+fn a_remote_replacement_leaves_an_open_file_readable() {
     let world = World::new();
     world.replace();
     assert_ne!(world.create(), world.ino);
@@ -103,7 +103,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
 
 /// The kernel takes the name for the open file's name.
 #[test]
-fn a_removal_of_what_is_in_its_place_leaves_an_open_file_readable() {
+fn removing_the_replacement_leaves_an_open_file_readable() {
     let world = World::new();
     world.replace();
     answer(world.fs.mutations.unlink_or_rmdir(ME, entry("f"), false));
@@ -111,7 +111,7 @@ fn a_removal_of_what_is_in_its_place_leaves_an_open_file_readable() {
 }
 
 #[test]
-fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
+fn replacing_its_directory_leaves_an_open_file_readable() {
     let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     let dir = tree.path().join("d");
     fs::create_dir(&dir).unwrap();
@@ -211,7 +211,7 @@ fn is_gone(answer: &FsResult<InodeAttr>) -> bool {
 }
 
 #[test]
-fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
+fn after_estale_lookups_use_the_replica_with_the_newer_file() {
     // Calls about one path go to one of the two while both are well.
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
@@ -240,7 +240,7 @@ fn after_estale_a_removed_file_is_not_found_again() {
 
 /// The mount that showed the newer file fails.
 #[test]
-fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
+fn a_mount_showing_an_older_file_revalidates() {
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
         fs::write(mounts.trees[1 - believing].path().join("f"), "a newer one").unwrap();
@@ -257,7 +257,7 @@ fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
 }
 
 #[test]
-fn a_name_that_was_found_gone_is_not_found_again_before_the_others_have_looked_again() {
+fn a_lost_name_stays_lost_until_mounts_revalidate() {
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
         // Only the mount with the new state answers.
@@ -270,7 +270,7 @@ fn a_name_that_was_found_gone_is_not_found_again_before_the_others_have_looked_a
 }
 
 #[test]
-fn a_name_that_one_replica_alone_has_lost_is_found_on_the_other() {
+fn a_name_lost_on_one_replica_is_found_on_the_other() {
     for lost in 0..2 {
         let mounts = Mounts::new(1 - lost);
         mounts.scripts[1 - lost].heal();
@@ -285,7 +285,7 @@ fn a_name_that_one_replica_alone_has_lost_is_found_on_the_other() {
 
 /// Over the kernel's NFS client a rename over an open file shows both with one ctime.
 #[test]
-fn which_of_two_files_is_newer_does_not_depend_on_their_times() {
+fn the_newer_file_is_chosen_independently_of_times() {
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
         let new = mounts.trees[1 - believing].path().join("f");
@@ -308,7 +308,7 @@ fn which_of_two_files_is_newer_does_not_depend_on_their_times() {
 
 /// A mount does not find the inode at its path, and asks its server only then.
 #[test]
-fn an_object_that_a_mount_shows_at_a_path_is_not_taken_for_its_servers_answer() {
+fn a_cached_object_is_not_taken_as_the_servers_answer() {
     for stale in 0..2 {
         let mounts = Mounts::new(stale);
         let [old, new] = [stale, 1 - stale].map(|i| mounts.trees[i].path().join("f"));

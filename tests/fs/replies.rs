@@ -18,7 +18,7 @@ const A_WHILE: Duration = Duration::from_millis(300);
 /// A reply may consist of pages of the write replica, which a write would change while
 /// they are sent.
 #[test]
-fn a_write_does_not_begin_while_a_reply_is_sent() {
+fn a_write_does_not_start_while_a_reply_is_sent() {
     let tree = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let path = tree.path().join("f");

@@ -69,7 +69,7 @@ fn large_direct_appends_are_stored_in_order() {
 /// the kernel mostly has a wrong end of file. Each append stays in its own order; only
 /// another client's append may lie inside it.
 #[test]
-fn large_direct_appends_are_in_order_whoever_else_appends() {
+fn large_direct_appends_keep_order_beside_other_writers() {
     const ROUNDS: usize = 6;
     for made in [Made::AtOpen, Made::Later] {
         let rig = rig();
@@ -115,7 +115,7 @@ fn large_direct_appends_are_in_order_whoever_else_appends() {
 
 /// After a failed part no later one is stored: it would leave a hole.
 #[test]
-fn after_a_part_that_fails_no_later_one_is_stored() {
+fn no_part_is_stored_after_a_failed_part() {
     // Where the first part fails, others have not arrived yet.
     for (made, good, size) in [
         (Made::AtOpen, 2, 8 * MIB),

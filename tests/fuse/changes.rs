@@ -33,7 +33,7 @@ fn eventually(mut what: impl FnMut() -> bool) {
 const CACHES: [&str; 2] = ["cache = \"kernel\"", "cache = \"direct\""];
 
 #[test]
-fn a_file_that_grows_is_followed_by_an_open_handle() {
+fn an_open_handle_follows_a_growing_file() {
     for cache in CACHES {
         let rig = rig(b"first", cache);
         let mut file = File::open(rig.at("f")).unwrap();
@@ -55,7 +55,7 @@ fn a_file_that_grows_is_followed_by_an_open_handle() {
 }
 
 #[test]
-fn a_file_that_shrinks_has_no_more_bytes_than_it_has() {
+fn a_truncated_file_ends_at_its_new_size() {
     for cache in CACHES {
         let rig = rig(&bytes(3 * MIB, 1), cache);
         let mut file = File::open(rig.at("f")).unwrap();
@@ -72,7 +72,7 @@ fn a_file_that_shrinks_has_no_more_bytes_than_it_has() {
 
 /// As after a truncation by another client that the replicas' mounts have not noticed yet.
 #[test]
-fn a_file_that_is_cut_is_read_to_its_end_while_mounts_believe_the_old_size() {
+fn a_truncated_file_is_read_despite_stale_sizes() {
     for cache in CACHES {
         let content = bytes(3 * MIB, 1);
         let rig = rig(&content, cache);
@@ -177,7 +177,7 @@ fn a_new_open_sees_the_new_size() {
 }
 
 #[test]
-fn an_open_to_write_sees_the_new_size() {
+fn an_open_for_writing_sees_the_new_size() {
     let room = tree();
     fs::write(root(&room).join("f"), "old").unwrap();
     let setup = Setup { write: true, rest: FOR_GOOD, ..Setup::default() };
@@ -191,7 +191,7 @@ fn an_open_to_write_sees_the_new_size() {
 }
 
 #[test]
-fn opening_what_has_not_changed_has_nothing_asked_again() {
+fn opening_an_unchanged_file_refetches_nothing() {
     for copies in [false, true] {
         let room = tree();
         fs::write(root(&room).join("f"), bytes(MIB, 1)).unwrap();
@@ -207,7 +207,7 @@ fn opening_what_has_not_changed_has_nothing_asked_again() {
 }
 
 #[test]
-fn a_file_that_is_replaced_is_another_file() {
+fn a_replaced_file_is_a_different_file() {
     for cache in CACHES {
         let rig = rig(b"old", cache);
         let old = File::open(rig.at("f")).unwrap();
@@ -238,7 +238,7 @@ fn copies(content: &[u8], read: &'static str, rest: &'static str) -> Rig {
 }
 
 #[test]
-fn a_copy_that_is_replaced_is_another_file() {
+fn a_replaced_copy_is_a_different_file() {
     for (cache, ttl) in CACHES.iter().flat_map(|c| [(*c, SOON), (*c, FOR_GOOD)]) {
         let versions = [bytes(4 * MIB, 1), bytes(3 * MIB + 5, 2), bytes(4 * MIB, 3)];
         let rig = copies(&versions[0], cache, ttl);
@@ -274,7 +274,7 @@ fn a_copy_that_is_replaced_is_another_file() {
 }
 
 #[test]
-fn an_open_copy_is_followed_where_it_is_rewritten_in_place() {
+fn an_open_copy_follows_an_in_place_rewrite() {
     for cache in CACHES {
         let rig = copies(b"old", cache, SOON);
         let file = File::open(rig.at("f")).unwrap();
@@ -288,7 +288,7 @@ fn an_open_copy_is_followed_where_it_is_rewritten_in_place() {
 }
 
 #[test]
-fn what_no_copy_has_any_more_is_stale_and_not_another_file() {
+fn content_that_no_copy_has_is_estale() {
     for cache in CACHES {
         let old = bytes(4 * MIB, 1);
         let rig = copies(&old, cache, SOON);
@@ -338,7 +338,7 @@ fn an_unlinked_file_stays_readable_while_it_is_open() {
 
 /// A direct read asks the kernel for no attributes, so nothing else finds the change.
 #[test]
-fn what_was_read_ahead_is_not_read_after_a_change() {
+fn old_readahead_is_not_used_after_a_change() {
     let content = bytes(8 * MIB, 3);
     let rig = rig(&content, "cache = \"direct\"\nreadahead_max = \"8MiB\"");
     let file = File::open(rig.at("f")).unwrap();
@@ -364,7 +364,7 @@ fn what_was_read_ahead_is_not_read_after_a_change() {
 
 /// The read does not wait for the check whether the file has changed.
 #[test]
-fn what_was_read_ahead_is_read_while_no_replica_answers() {
+fn readahead_is_served_while_no_replica_answers() {
     let content = bytes(8 * MIB, 3);
     let rig = rig(&content, "cache = \"direct\"\nreadahead_max = \"8MiB\"");
     let file = File::open(rig.at("f")).unwrap();
@@ -386,7 +386,7 @@ fn what_was_read_ahead_is_read_while_no_replica_answers() {
 /// As an NFSv4 mount shows a file that another client has removed: the server keeps the open file,
 /// but no longer knows it by its handle.
 #[test]
-fn an_open_file_that_can_only_be_read_is_read() {
+fn a_removed_nfs_file_stays_readable_through_its_handle() {
     for cache in CACHES {
         let content = bytes(8 * MIB, 9);
         let room = tree();
@@ -415,7 +415,7 @@ fn an_open_file_that_can_only_be_read_is_read() {
 /// As after a rename over an open file that happens between a replica's look at the name and its
 /// look at the attributes.
 #[test]
-fn a_file_that_changes_its_attributes_and_then_loses_its_name_stays_readable() {
+fn a_changed_then_removed_file_stays_readable() {
     for cache in CACHES {
         let content = bytes(2 * MIB, 5);
         let rig = rig(&content, cache);
@@ -433,7 +433,7 @@ fn a_file_that_changes_its_attributes_and_then_loses_its_name_stays_readable() {
 /// A writer stamps the whole file again and again, each time with one byte and in one rename;
 /// readers must never get two stamps in one file.
 #[test]
-fn no_answer_is_put_together_from_two_versions() {
+fn no_answer_mixes_two_versions() {
     for cache in CACHES {
         let rig = rig(&vec![0; 2 * MIB], cache);
         let until = Instant::now() + Duration::from_secs(2);

@@ -45,7 +45,7 @@ fn read(rig: &Rig, content: &[u8]) -> (usize, usize) {
 }
 
 #[test]
-fn a_copy_with_other_bytes_is_kept_off() {
+fn a_copy_with_differing_bytes_is_excluded() {
     let (content, other) = (bytes(24 * MIB, 1), bytes(24 * MIB, 2));
     let rig = copies(&content, "cache = \"direct\"");
     spoil(&rig, 1, &other);
@@ -57,7 +57,7 @@ fn a_copy_with_other_bytes_is_kept_off() {
     rig.expect_quiet();
     let before = rig.status().replicas[1].counters.bytes;
     for _ in 0..3 {
-        assert_eq!(read(&rig, &content), (24, 0), "also when it is opened anew");
+        assert_eq!(read(&rig, &content), (24, 0), "also after another open");
     }
     let after = rig.status().replicas;
     assert_eq!(after[1].counters.bytes, before);
@@ -67,7 +67,7 @@ fn a_copy_with_other_bytes_is_kept_off() {
 }
 
 #[test]
-fn where_only_copies_that_are_kept_off_answer_a_read_fails() {
+fn a_read_fails_if_only_excluded_copies_answer() {
     let (content, other) = (bytes(24 * MIB, 1), bytes(24 * MIB, 2));
     let rig = copies(&content, "cache = \"direct\"");
     spoil(&rig, 1, &other);
@@ -87,7 +87,7 @@ fn where_only_copies_that_are_kept_off_answer_a_read_fails() {
 }
 
 #[test]
-fn it_is_read_again_when_it_has_been_mended() {
+fn a_repaired_copy_is_read_again() {
     let (content, other) = (bytes(12 * MIB, 1), bytes(12 * MIB, 2));
     let rig = copies(&content, "cache = \"direct\"");
     spoil(&rig, 1, &other);
@@ -109,7 +109,7 @@ fn it_is_read_again_when_it_has_been_mended() {
 }
 
 #[test]
-fn equal_copies_are_compared_and_nothing_comes_of_it() {
+fn comparing_equal_copies_has_no_effect() {
     let content = bytes(24 * MIB, 1);
     let rig = copies(&content, "cache = \"direct\"\ncompare = \"50%\"");
     for _ in 0..3 {
@@ -124,7 +124,7 @@ fn equal_copies_are_compared_and_nothing_comes_of_it() {
 }
 
 #[test]
-fn the_first_in_the_configuration_decides_and_is_said_to_be_outvoted() {
+fn the_first_copy_decides_and_is_reported_as_outvoted() {
     let (content, other) = (bytes(24 * MIB, 1), bytes(24 * MIB, 2));
     let rig = copies(&content, "cache = \"direct\"");
     spoil(&rig, 0, &other);
@@ -140,7 +140,7 @@ fn the_first_in_the_configuration_decides_and_is_said_to_be_outvoted() {
 }
 
 #[test]
-fn nothing_is_compared_where_that_is_not_wanted() {
+fn no_comparison_happens_unless_configured() {
     let content = bytes(8 * MIB, 1);
     let rig = copies(&content, "cache = \"direct\"\ncompare = \"0%\"");
     spoil(&rig, 1, &bytes(8 * MIB, 2));
@@ -153,7 +153,7 @@ fn nothing_is_compared_where_that_is_not_wanted() {
 }
 
 #[test]
-fn a_reader_does_not_wait_for_it() {
+fn a_reader_does_not_wait_for_the_comparison() {
     let content = bytes(24 * MIB, 1);
     let rig = copies(&content, "cache = \"direct\"\ncompare = \"100%\"");
     // The deciding replica serves, and then hangs.

@@ -30,7 +30,7 @@ fn both_caches(replicas: usize, copies: bool) -> [Setup; 2] {
 }
 
 #[test]
-fn sequentially_in_blocks_of_every_size() {
+fn sequential_reads_with_every_block_size_are_correct() {
     for copies in [false, true] {
         for setup in both_caches(3, copies) {
             let (rig, content) = one_file(9 * MIB + 4321, &setup);
@@ -58,7 +58,7 @@ fn sequentially_in_blocks_of_every_size() {
 }
 
 #[test]
-fn randomly_strided_and_backwards() {
+fn random_strided_and_backward_reads_are_correct() {
     for setup in both_caches(3, false) {
         let (rig, content) = one_file(8 * MIB + 77, &setup);
         let file = File::open(rig.at("data")).unwrap();
@@ -85,7 +85,7 @@ fn randomly_strided_and_backwards() {
 }
 
 #[test]
-fn with_o_direct() {
+fn o_direct_reads_are_correct() {
     const O_DIRECT: i32 = 0o40_000;
     let (rig, content) = one_file(5 * MIB + 100, &Setup::default());
     let file = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(rig.at("data")).unwrap();
@@ -100,7 +100,7 @@ fn with_o_direct() {
 }
 
 #[test]
-fn by_mmap() {
+fn mmap_reads_are_correct() {
     for setup in both_caches(3, false) {
         let (rig, _) = one_file(6 * MIB + 9, &setup);
         let file = File::open(rig.at("data")).unwrap();
@@ -156,7 +156,7 @@ fn sixty_four_readers_of_one_file_fetch_it_about_once() {
 }
 
 #[test]
-fn random_readers_cost_what_they_ask_for() {
+fn random_readers_fetch_only_requested_bytes() {
     let setup = Setup { read: "cache = \"direct\"", ..Setup::default() };
     let (rig, content) = one_file(32 * MIB, &setup);
     let file = File::open(rig.at("data")).unwrap();
@@ -188,7 +188,7 @@ fn all_replicas_take_part_in_one_sequential_read() {
 }
 
 #[test]
-fn sparse_files_of_five_tebibytes() {
+fn sparse_files_of_five_tebibytes_are_readable() {
     let room = tree();
     const END: u64 = 5 << 40;
     let file = File::create(root(&room).join("sparse")).unwrap();
@@ -212,7 +212,7 @@ fn sparse_files_of_five_tebibytes() {
 
 /// As on the underlying file systems: the kernel leaves both to the file system.
 #[test]
-fn there_are_no_data_and_no_hole_before_a_files_start_or_behind_its_end() {
+fn seek_data_and_hole_fail_outside_the_file() {
     for write in [false, true] {
         let (rig, _) = one_file(100_000, &Setup { write, ..Setup::default() });
         for path in [rig.at("data"), rig.source(0, "data")] {
@@ -258,7 +258,7 @@ fn tools_see_the_same_tree() {
 }
 
 #[test]
-fn auto_keeps_what_fits_and_reads_large_files_anew() {
+fn auto_caches_small_files_and_rereads_large_ones() {
     let room = tree();
     let small = bytes(MIB, 1);
     fs::write(root(&room).join("small"), &small).unwrap();
@@ -282,7 +282,7 @@ fn auto_keeps_what_fits_and_reads_large_files_anew() {
 
 /// Bytes that were read ahead are the bytes at that time.
 #[test]
-fn without_splice_readahead_is_a_copy() {
+fn without_splice_readahead_is_copied() {
     let room = tree();
     let (old, new) = (bytes(4 * MIB, 1), bytes(4 * MIB, 2));
     fs::write(root(&room).join("f"), &old).unwrap();

@@ -109,7 +109,7 @@ fn demand<'s>(
 }
 
 #[test]
-fn who_waits_for_data_is_given_the_memory_of_what_was_not_sent() {
+fn waiting_readers_get_the_memory_of_unsent_segments() {
     let setup = Setup {
         replicas: 1,
         read: "cache = \"direct\"\nsegment_size = \"512KiB\"",
@@ -136,7 +136,7 @@ fn who_waits_for_data_is_given_the_memory_of_what_was_not_sent() {
 }
 
 #[test]
-fn what_was_read_in_part_by_who_is_idle_makes_room_for_others() {
+fn partly_read_data_of_idle_readers_is_evicted() {
     let setup = Setup {
         read: "cache = \"direct\"",
         rest: "[memory]\nbudget = \"16MiB\"",
@@ -178,7 +178,7 @@ fn what_was_read_in_part_by_who_is_idle_makes_room_for_others() {
 }
 
 #[test]
-fn reads_that_overlap_anyhow_are_answered_with_little_memory() {
+fn overlapping_reads_work_with_little_memory() {
     // Other fetches leave gaps of any length in a read that waits for memory, and pages that two
     // readers want are requested while they arrive.
     const READERS: u64 = 24;

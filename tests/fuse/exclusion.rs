@@ -51,7 +51,7 @@ fn hang(rig: &Rig, replica: usize, op: FaultOp) {
 }
 
 #[test]
-fn a_read_waits_for_a_write_that_is_under_way() {
+fn a_read_waits_for_a_write_in_flight() {
     let rig = rig();
     let reader = File::open(rig.at("f")).unwrap();
     let writer = File::options().write(true).open(rig.at("f")).unwrap();
@@ -79,7 +79,7 @@ fn a_read_waits_for_a_write_that_is_under_way() {
 }
 
 #[test]
-fn a_write_waits_for_a_read_that_is_under_way() {
+fn a_write_waits_for_a_read_in_flight() {
     let rig = rig();
     let reader = File::open(rig.at("f")).unwrap();
     let writer = File::options().write(true).open(rig.at("f")).unwrap();
@@ -106,7 +106,7 @@ fn a_write_waits_for_a_read_that_is_under_way() {
 }
 
 #[test]
-fn a_write_that_was_given_up_beside_a_read_is_not_begun_later() {
+fn an_abandoned_write_beside_a_read_never_starts() {
     let room = tree();
     fs::write(root(&room).join("f"), bytes(2 * MIB, 1)).unwrap();
     let rest = "cache = \"direct\"\n[write]\nreplica = \"r2\"\ndeadline = \"500ms\"\n";
@@ -132,7 +132,7 @@ fn a_write_that_was_given_up_beside_a_read_is_not_begun_later() {
 /// The read started before the file had a writer. One of its segments arrived before the write, the
 /// other one after it.
 #[test]
-fn a_read_that_was_overtaken_by_a_write_is_not_half_of_it() {
+fn a_read_overtaken_by_a_write_is_not_torn() {
     let room = tree();
     fs::write(root(&room).join("f"), bytes(MIB, 1)).unwrap();
     let read = "cache = \"direct\"\nsegment_size = \"64KiB\"\nreadahead_max = \"0B\"";

@@ -44,7 +44,7 @@ fn read_all(rig: &Rig, content: &[u8]) -> Duration {
 }
 
 #[test]
-fn one_of_three_fails_every_read() {
+fn reads_succeed_if_one_replica_fails_every_read() {
     let (rig, content) = rig(24 * MIB, "");
     always(&rig, 1, FaultOp::Read, Fault::Errno(Errno::IO));
     read_all(&rig, &content);
@@ -55,14 +55,14 @@ fn one_of_three_fails_every_read() {
 }
 
 #[test]
-fn one_of_three_delivers_in_crumbs() {
+fn reads_succeed_if_one_replica_returns_short_reads() {
     let (rig, content) = rig(6 * MIB, "");
     always(&rig, 0, FaultOp::Read, Fault::ShortRead(1000));
     read_all(&rig, &content);
 }
 
 #[test]
-fn one_of_three_hangs_in_the_middle() {
+fn reads_succeed_if_one_replica_hangs() {
     let (rig, content) = rig(40 * MIB, "");
     for script in &rig.scripts {
         script.add(FaultRule {
@@ -84,7 +84,7 @@ fn one_of_three_hangs_in_the_middle() {
 }
 
 #[test]
-fn one_of_three_is_late() {
+fn reads_succeed_if_one_replica_is_late() {
     let (rig, content) = rig(24 * MIB, "");
     let late = PATIENCE + Duration::from_secs(2);
     always(&rig, 0, FaultOp::Read, Fault::Delay(late));
@@ -94,7 +94,7 @@ fn one_of_three_is_late() {
 }
 
 #[test]
-fn all_fail_and_the_errno_is_theirs() {
+fn if_all_replicas_fail_the_errno_is_theirs() {
     let (rig, _) = rig(2 * MIB, "");
     for errno in [Errno::IO, Errno::NOSPC, Errno::from_raw_os_error(512)] {
         for replica in 0..3 {
@@ -112,7 +112,7 @@ fn all_fail_and_the_errno_is_theirs() {
 }
 
 #[test]
-fn all_hang_and_the_read_ends_at_its_deadline() {
+fn if_all_replicas_hang_the_read_ends_at_its_deadline() {
     let (rig, _) = rig(2 * MIB, "deadline = \"1s\"\nattempt_deadline = \"300ms\"");
     let file = File::open(rig.at("f")).unwrap();
     for replica in 0..3 {
@@ -137,7 +137,7 @@ fn all_hang_and_the_read_ends_at_its_deadline() {
 }
 
 #[test]
-fn a_read_that_ends_at_its_deadline_fails_no_other_read_of_the_file() {
+fn a_timed_out_read_fails_no_other_read_of_the_file() {
     const PART: usize = 64 << 10;
     let read = "cache = \"direct\"\ndeadline = \"2s\"\nattempt_deadline = \"1s\"";
     let (rig, content) = rig(32 * MIB, read);
@@ -169,7 +169,7 @@ fn a_read_that_ends_at_its_deadline_fails_no_other_read_of_the_file() {
 }
 
 #[test]
-fn the_session_goes_on_while_small_reads_hang() {
+fn the_session_runs_while_small_reads_hang() {
     // More of them than there are session threads that could carry them out.
     const READERS: usize = 24;
     let room = tree();
@@ -213,7 +213,7 @@ fn the_session_goes_on_while_small_reads_hang() {
 
 /// Replicas have answered recently, so session threads make the calls themselves.
 #[test]
-fn the_session_goes_on_while_metadata_calls_hang_and_they_end_at_their_deadline() {
+fn the_session_runs_while_metadata_calls_hang() {
     // More callers than session threads. Their calls take all threads of the replicas before
     // the first one counts as stuck (2 s).
     const CALLERS: usize = 24;
@@ -257,7 +257,7 @@ fn the_session_goes_on_while_metadata_calls_hang_and_they_end_at_their_deadline(
 }
 
 #[test]
-fn what_only_a_hung_replica_could_bring_keeps_no_memory() {
+fn reads_of_a_hung_replica_hold_no_memory() {
     const READERS: usize = 40;
     const APART: usize = 256 << 10;
     let room = tree();
@@ -285,7 +285,7 @@ fn what_only_a_hung_replica_could_bring_keeps_no_memory() {
 }
 
 #[test]
-fn metadata_goes_on_while_one_replica_hangs_or_fails() {
+fn metadata_works_if_one_replica_hangs_or_fails() {
     for fault in [Fault::Hang, Fault::Errno(Errno::IO), Fault::Delay(Duration::from_secs(20))] {
         for replica in 0..3 {
             let room = tree();
@@ -308,7 +308,7 @@ fn metadata_goes_on_while_one_replica_hangs_or_fails() {
 }
 
 #[test]
-fn metadata_that_nobody_answers_ends_at_the_deadline() {
+fn unanswered_metadata_calls_end_at_the_deadline() {
     let room = tree();
     let read = "deadline = \"1s\"\ndeadline_all = \"1s\"\nattempt_deadline = \"300ms\"";
     let rig = mount(room, &Setup { read, ..Setup::default() });
@@ -316,14 +316,14 @@ fn metadata_that_nobody_answers_ends_at_the_deadline() {
         always(&rig, replica, FaultOp::Any, Fault::Hang);
     }
     let started = Instant::now();
-    let error = fs::metadata(rig.at("nobody")).unwrap_err().raw_os_error().unwrap();
+    let error = fs::metadata(rig.at("missing")).unwrap_err().raw_os_error().unwrap();
     let took = started.elapsed();
     assert_eq!(error, Errno::TIMEDOUT.raw_os_error());
     assert!(took > Duration::from_millis(900) && took < PATIENCE, "{took:?}");
 }
 
 #[test]
-fn a_copy_that_differs_is_kept_off_the_file_and_counted() {
+fn a_differing_copy_is_excluded_and_counted() {
     let content = bytes(12 * MIB, 4);
     for damage in ["size", "mtime", "missing"] {
         let room = tree();

@@ -47,7 +47,7 @@ fn names(rig: &Rig, dir: &str) -> BTreeSet<OsString> {
 }
 
 #[test]
-fn own_changes_are_seen_at_once() {
+fn local_changes_are_visible_at_once() {
     let rig = rig();
     let is_there = |name: &str| fs::symlink_metadata(rig.at(name)).is_ok();
     fs::write(rig.at("new"), "new").unwrap();
@@ -80,7 +80,7 @@ fn own_changes_are_seen_at_once() {
 
 /// The mount of another replica may show the old free space.
 #[test]
-fn the_free_space_is_asked_of_the_write_replica_alone_after_a_change() {
+fn after_a_change_free_space_comes_from_the_write_replica() {
     let rig = rig();
     let is_look = |call: &&Call| **call == Call::StatFs;
     let looks = || {
@@ -99,7 +99,7 @@ fn names_of_source(rig: &Rig) -> BTreeSet<OsString> {
 /// An answer is in flight while the file is changed, and another replica still shows the version of
 /// that answer: a read returns the newer one.
 #[test]
-fn a_late_answer_of_an_older_version_does_not_replace_the_newer_one() {
+fn a_late_answer_does_not_replace_a_newer_version() {
     let room = tree();
     fs::write(root(&room).join("f"), "old").unwrap();
     let setup = Setup { replicas: 2, write: true, read: DIRECT, rest: SECOND, ..Setup::default() };
@@ -131,7 +131,7 @@ fn a_late_answer_of_an_older_version_does_not_replace_the_newer_one() {
 /// After the last close of a writer: a replica whose open shows the old version is left out, and
 /// one that shows the new version is read once it has opened the file.
 #[test]
-fn after_the_last_close_a_replica_is_read_once_its_own_open_shows_the_new_version() {
+fn a_replica_is_read_once_its_open_shows_the_new_version() {
     let room = tree();
     fs::write(root(&room).join("f"), bytes(3 * MIB, 1)).unwrap();
     let rest = "[write]\nreplica = \"r2\"\nlag = \"0s\"\n";
@@ -220,7 +220,7 @@ fn cached_and_direct_handles_of_a_file_read_the_same_version() {
 
 /// In `copies` mode the first replica in service decides.
 #[test]
-fn the_first_copy_decides_what_the_tree_looks_like() {
+fn the_first_copy_defines_the_tree() {
     let room = tree();
     fs::write(root(&room).join("f"), "first").unwrap();
     fs::write(root(&room).join("only-first"), "1").unwrap();

@@ -48,7 +48,7 @@ impl Drop for Bind {
 }
 
 #[test]
-fn a_replica_whose_mount_goes_is_absent_until_that_mount_is_back() {
+fn a_replica_without_its_mount_is_absent_until_it_returns() {
     if !needs::root() {
         return;
     }
@@ -93,7 +93,7 @@ fn root_of(rig: &Rig) -> PathBuf {
 }
 
 #[test]
-fn one_that_is_a_hundred_times_slower_is_ejected_and_comes_back() {
+fn a_very_slow_replica_is_ejected_and_returns() {
     let room = tree();
     let content = bytes(96 * MIB, 32);
     fs::write(root(&room).join("f"), &content).unwrap();
@@ -114,7 +114,7 @@ fn one_that_is_a_hundred_times_slower_is_ejected_and_comes_back() {
 }
 
 #[test]
-fn one_that_hangs_is_ejected_and_its_threads_come_back_with_it() {
+fn a_hung_replica_is_ejected_and_returns_with_its_threads() {
     let room = tree();
     let content = bytes(24 * MIB, 33);
     fs::write(root(&room).join("f"), &content).unwrap();
@@ -142,7 +142,7 @@ fn one_that_hangs_is_ejected_and_its_threads_come_back_with_it() {
 }
 
 #[test]
-fn the_last_replica_is_asked_whatever_it_does() {
+fn the_last_replica_is_always_used() {
     let room = tree();
     let content = bytes(4 * MIB, 34);
     fs::write(root(&room).join("f"), &content).unwrap();
@@ -161,7 +161,7 @@ fn the_last_replica_is_asked_whatever_it_does() {
 }
 
 #[test]
-fn the_root_is_seen_while_all_hang() {
+fn the_root_is_visible_while_all_replicas_hang() {
     let room = tree();
     let rig = mount(room, &Setup { rest: "[fuse]\nattribute_ttl = \"0s\"", ..Setup::default() });
     let known = fs::metadata(rig.at("")).unwrap();
@@ -179,7 +179,7 @@ fn the_root_is_seen_while_all_hang() {
 }
 
 #[test]
-fn a_server_that_has_forgotten_an_open_file_is_asked_for_it_anew() {
+fn a_file_forgotten_by_its_server_is_reopened() {
     let room = tree();
     let content = bytes(4 * MIB, 35);
     fs::write(root(&room).join("f"), &content).unwrap();
@@ -202,7 +202,7 @@ fn a_server_that_has_forgotten_an_open_file_is_asked_for_it_anew() {
 /// Every replica that answers shows another file by now; only the hung one could still have the
 /// opened one.
 #[test]
-fn nobody_waits_for_a_version_that_only_a_hung_replica_may_have() {
+fn no_call_waits_for_a_version_only_a_hung_replica_has() {
     a_changed_file_is_read_while_one_hangs(None);
     a_changed_file_is_read_while_one_hangs(Some(Fault::Errno(Errno::IO)));
 }
@@ -239,7 +239,7 @@ fn a_changed_file_is_read_while_one_hangs(third: Option<Fault>) {
 }
 
 #[test]
-fn a_server_that_does_not_know_the_file_any_more_is_left_out_of_it() {
+fn a_server_that_lost_the_file_is_left_out() {
     let room = tree();
     let content = bytes(4 * MIB, 36);
     fs::write(root(&room).join("f"), &content).unwrap();
@@ -253,7 +253,7 @@ fn a_server_that_does_not_know_the_file_any_more_is_left_out_of_it() {
 }
 
 #[test]
-fn what_one_replica_alone_has_lost_is_read_from_the_others() {
+fn a_file_lost_on_one_replica_is_read_from_others() {
     let room = tree();
     let content = bytes(MIB, 37);
     for i in 0..30 {
@@ -282,7 +282,7 @@ fn what_one_replica_alone_has_lost_is_read_from_the_others() {
 
 /// Like a server that has withdrawn its export.
 #[test]
-fn what_one_replica_alone_refuses_is_answered_by_the_others() {
+fn a_call_refused_by_one_replica_uses_another() {
     let room = tree();
     let content = bytes(MIB, 41);
     for i in 0..30 {
@@ -302,7 +302,7 @@ fn what_one_replica_alone_refuses_is_answered_by_the_others() {
 }
 
 #[test]
-fn what_this_process_has_run_out_of_is_not_held_against_a_replica() {
+fn local_resource_shortage_does_not_count_as_a_failure() {
     let room = tree();
     let content = bytes(MIB, 38);
     for i in 0..20 {
@@ -334,7 +334,7 @@ fn a_bad_block_of_one_file_does_not_eject_its_replica() {
 
 /// One replica delivers from its page cache a hundred times as fast as the others.
 #[test]
-fn a_replica_that_answers_from_its_page_cache_gets_nobody_ejected() {
+fn page_cache_speed_of_one_replica_ejects_no_other() {
     let room = tree();
     let content = bytes(64 * MIB, 40);
     for name in ["cached", "cold"] {

@@ -30,7 +30,7 @@ fn range(kind: i32) -> libc::flock {
 
 /// As on NFS; and F_GETLK does not name the owner.
 #[test]
-fn flock_is_a_lock_of_the_whole_file_among_those_of_fcntl() {
+fn flock_locks_the_whole_file_like_fcntl() {
     let rig = rig(true);
     let (one, other) = (open(&rig), open(&rig));
     flock(&one, FlockOperation::LockExclusive).unwrap();
@@ -92,7 +92,7 @@ type Way = (&'static str, fn(&File), fn(File) -> Option<File>);
 /// A waiter that is not woken tries again after a pause and never sooner. So a lock that it gets
 /// sooner shows that it was woken; a busy machine only needs more tries.
 #[test]
-fn a_waiter_is_woken_when_a_lock_is_given_up_here() {
+fn a_lock_release_wakes_a_waiter() {
     // Waits: the file that the round before closed may still have its lock, because the kernel
     // reports the last close after close(2) returned.
     fn set(file: &File, kind: i32) {
@@ -135,7 +135,7 @@ fn a_waiter_is_woken_when_a_lock_is_given_up_here() {
 }
 
 #[test]
-fn in_a_read_only_volume_locks_are_shared_alone() {
+fn a_read_only_volume_allows_only_shared_locks() {
     let rig = rig(false);
     let (one, other) = (File::open(rig.at("f")).unwrap(), File::open(rig.at("f")).unwrap());
     assert_eq!(flock(&one, FlockOperation::LockExclusive), Err(Errno::BADF));
@@ -148,7 +148,7 @@ fn in_a_read_only_volume_locks_are_shared_alone() {
 }
 
 #[test]
-fn a_file_that_has_lost_its_name_cannot_be_locked() {
+fn an_unlinked_file_cannot_be_locked() {
     for replaced in [false, true] {
         let rig = rig(true);
         let file = open(&rig);
@@ -167,7 +167,7 @@ fn a_file_that_has_lost_its_name_cannot_be_locked() {
 /// Another client's write is visible after the client released its lock, whatever is cached here
 /// and whatever the mounts of other replicas show.
 #[test]
-fn a_read_under_a_lock_sees_what_another_client_wrote_before() {
+fn a_read_under_a_lock_sees_earlier_remote_writes() {
     let room = tree();
     // Enough names that each replica is asked about one.
     let names: Vec<_> = (0..8).map(|i| format!("f{i}")).collect();

@@ -21,7 +21,7 @@ fn small(files: usize) -> Rig {
 const LOCKS: usize = 32;
 
 #[test]
-fn a_user_has_so_many_locks_and_no_more() {
+fn the_locks_of_one_user_are_limited() {
     let rig = small(LOCKS + 8);
     let open = |i: usize| File::open(rig.at(i.to_string())).unwrap();
     let mut files: Vec<File> = (0..LOCKS + 8).map(open).collect();
@@ -46,7 +46,7 @@ fn a_user_has_so_many_locks_and_no_more() {
 const REQUEST: u64 = 128 << 10;
 
 #[test]
-fn a_read_of_a_file_that_is_written_is_claimed_from_the_budget() {
+fn reads_of_a_written_file_claim_budget() {
     let room = tree();
     fs::write(root(&room).join("f"), vec![7; 4 * REQUEST as usize]).unwrap();
     let (read, rest) =

@@ -116,7 +116,7 @@ fn while_renaming(rig: &Rig, rename: impl Fn(u64) + Sync) -> BTreeMap<String, u6
 }
 
 #[test]
-fn calls_in_a_directory_that_is_renamed_here_are_made_by_its_new_path() {
+fn calls_in_a_renamed_directory_use_its_new_path() {
     // One replica, and several: then a file may be read from another one than it is made on.
     for (replicas, parent) in [(1, ""), (3, ""), (3, "a/")] {
         let room = tree();

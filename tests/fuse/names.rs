@@ -185,7 +185,7 @@ const NOT_REPEATED: [&str; 4] = ["mkdir", "mknod", "symlink", "link"];
 
 /// The kernel looks the path up again, and repeats the call in the directory at that path.
 #[test]
-fn by_its_path_an_operation_reaches_the_directory_that_has_the_path() {
+fn a_path_operation_reaches_the_directory_at_that_path() {
     after_an_exchange(1, |rig, _, case| {
         let before = contents(&rig.source(0, "e"));
         let path = rig.at("d/").to_str().unwrap().to_owned();
@@ -203,7 +203,7 @@ fn by_its_path_an_operation_reaches_the_directory_that_has_the_path() {
 }
 
 #[test]
-fn a_directory_that_has_lost_its_path_has_no_missing_names() {
+fn a_directory_without_a_path_reports_no_missing_names() {
     let room = tree();
     fill(&root(&room).join("d"), "d");
     let setup = Setup { replicas: 1, write: true, plain: true, rest: HOUR, ..Setup::default() };
@@ -236,7 +236,7 @@ fn entries(dir: &OwnedFd, buf: &mut [MaybeUninit<u8>]) -> Vec<String> {
 
 /// The listing is cached, and attributes are requested as a program continues reading it.
 #[test]
-fn attributes_in_a_listing_are_of_the_directory_that_is_listed() {
+fn listing_attributes_belong_to_the_listed_directory() {
     let room = tree();
     for (dir, content) in [("d", "d"), ("e", "another")] {
         fs::create_dir(root(&room).join(dir)).unwrap();
@@ -267,7 +267,7 @@ fn attributes_in_a_listing_are_of_the_directory_that_is_listed() {
 }
 
 #[test]
-fn a_removal_does_not_go_on_in_another_directory() {
+fn a_removal_does_not_continue_in_another_directory() {
     const FILES: usize = 60;
     let room = tree();
     for dir in ["d", "e"] {
@@ -295,7 +295,7 @@ fn a_removal_does_not_go_on_in_another_directory() {
 
 /// The directory that the user opens decides whether it may be listed.
 #[test]
-fn an_open_is_of_the_directory_that_the_kernel_knows() {
+fn an_open_uses_the_directory_that_the_kernel_knows() {
     if !needs::root() {
         return;
     }

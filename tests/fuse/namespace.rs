@@ -76,7 +76,7 @@ fn every_kind_of_object_looks_the_same() {
 }
 
 #[test]
-fn inode_numbers_are_the_same_on_the_next_mount_and_links_stay_one_inode() {
+fn inode_numbers_and_hard_links_survive_a_remount() {
     for copies in [false, true] {
         let room = tree();
         fs::write(root(&room).join("a"), "1").unwrap();
@@ -95,7 +95,7 @@ fn inode_numbers_are_the_same_on_the_next_mount_and_links_stay_one_inode() {
 }
 
 #[test]
-fn nothing_can_be_changed() {
+fn a_read_only_mount_refuses_all_changes() {
     const EROFS: i32 = 30;
     let room = tree();
     fs::write(root(&room).join("f"), "x").unwrap();
@@ -115,7 +115,7 @@ fn nothing_can_be_changed() {
 }
 
 #[test]
-fn errors_are_those_of_the_replica() {
+fn errors_are_passed_on_from_the_replica() {
     let room = tree();
     fs::write(root(&room).join("f"), "x").unwrap();
     symlink("loop", root(&room).join("loop")).unwrap();
@@ -129,7 +129,7 @@ fn errors_are_those_of_the_replica() {
 }
 
 #[test]
-fn extended_attributes() {
+fn extended_attributes_are_readable() {
     let room = tree();
     fs::write(root(&room).join("f"), "x").unwrap();
     let value = vec![7; 3000];
@@ -156,7 +156,7 @@ fn extended_attributes() {
 }
 
 #[test]
-fn a_hundred_thousand_entries_come_once_each() {
+fn a_hundred_thousand_entries_are_listed_once_each() {
     let room = tree();
     let dir = root(&room).join("many");
     fs::create_dir(&dir).unwrap();
@@ -174,7 +174,7 @@ fn a_hundred_thousand_entries_come_once_each() {
 }
 
 #[test]
-fn offsets_stay_good_and_rewinding_lists_anew() {
+fn directory_offsets_stay_valid_and_rewind_lists_again() {
     let room = tree();
     for i in 0..500 {
         File::create(root(&room).join(format!("f{i}"))).unwrap();
@@ -249,7 +249,7 @@ fn a_file_has_no_ioctl_and_is_always_ready() {
 }
 
 #[test]
-fn paths_deeper_than_the_kernel_takes_at_once() {
+fn paths_longer_than_path_max_are_reachable() {
     let room = tree();
     let name = "d".repeat(200);
     let mut dir = File::open(root(&room)).unwrap();
@@ -295,7 +295,7 @@ fn permissions_are_checked_for_the_caller() {
 }
 
 #[test]
-fn the_volume_is_as_large_as_one_replica() {
+fn the_volume_reports_the_size_of_one_replica() {
     let rig = mount(tree(), &Setup { replicas: 5, ..Setup::default() });
     let (here, there) =
         (rustix::fs::statvfs(rig.at("")).unwrap(), rustix::fs::statvfs(rig.source(0, "")).unwrap());
@@ -306,7 +306,7 @@ fn the_volume_is_as_large_as_one_replica() {
 /// As on ext4. The kernel holds a directory by a descriptor, with and without read permission, or
 /// as the current directory; another one may have its name, or its number, by then.
 #[test]
-fn a_directory_removed_here_has_no_links_and_no_entries_for_who_has_it_open() {
+fn a_removed_open_directory_has_no_links_or_entries() {
     for replicas in [1, 3] {
         let rest = "[fuse]\nattribute_ttl = \"0s\"\n";
         let setup = Setup { replicas, rest, write: true, ..Setup::default() };

@@ -64,7 +64,7 @@ fn expect_all_well(rig: &Rig) {
 }
 
 #[test]
-fn a_dead_mount_inside_a_directory_leaves_the_directory_listable() {
+fn a_dead_nested_mount_leaves_its_parent_listable() {
     if !needs::root() {
         return;
     }
@@ -89,7 +89,7 @@ fn a_dead_mount_inside_a_directory_leaves_the_directory_listable() {
 }
 
 #[test]
-fn errors_of_one_object_are_held_against_no_replica() {
+fn errors_of_one_object_count_against_no_replica() {
     let room = tree();
     let content = bytes(3 << 20, 51);
     for name in ["bad", "good"] {
@@ -113,7 +113,7 @@ fn errors_of_one_object_are_held_against_no_replica() {
 
 /// Many files have bad blocks, on all replicas.
 #[test]
-fn files_that_cannot_be_read_are_held_against_no_replica() {
+fn unreadable_files_count_against_no_replica() {
     let room = tree();
     for i in 0..20 {
         fs::write(root(&room).join(format!("f{i}")), bytes(1 << 20, i)).unwrap();
@@ -129,7 +129,7 @@ fn files_that_cannot_be_read_are_held_against_no_replica() {
 }
 
 #[test]
-fn a_replica_whose_root_fails_as_well_is_ejected() {
+fn a_replica_with_a_failing_root_is_ejected() {
     let room = tree();
     let content = bytes(8 << 20, 52);
     fs::write(root(&room).join("f"), &content).unwrap();
@@ -147,7 +147,7 @@ fn a_replica_whose_root_fails_as_well_is_ejected() {
 
 /// At each failure the root fails as well.
 #[test]
-fn few_failures_among_many_successes_eject_nobody() {
+fn few_failures_among_many_successes_do_not_eject() {
     const EACH: usize = 100;
     let room = tree();
     let name = |i: usize| format!("d/f{i}");
@@ -183,7 +183,7 @@ fn few_failures_among_many_successes_eject_nobody() {
 /// While calls about two files hang on all replicas, more of them than a replica may have
 /// threads, every other file can be looked up and read. After the heal all threads are back.
 #[test]
-fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
+fn an_object_hung_everywhere_blocks_no_other() {
     const OTHERS: u64 = 40;
     // A replica has 4 threads, and up to 12 that replace stuck ones.
     const LOOKUPS: usize = 32;
@@ -299,19 +299,19 @@ fn many_files_hang_in(dir: &str) {
 }
 
 #[test]
-fn many_files_that_hang_in_a_directory_leave_their_siblings_readable() {
+fn hung_files_in_a_directory_leave_siblings_readable() {
     many_files_hang_in("d/");
 }
 
 #[test]
-fn many_files_that_hang_in_the_root_leave_the_volume_readable() {
+fn hung_files_in_the_root_leave_the_volume_readable() {
     many_files_hang_in("");
 }
 
 /// A file hangs on one replica, and only that file is read and looked up. The others answer, so its
 /// replica serves other files, and not that one.
 #[test]
-fn an_object_that_hangs_on_one_replica_ejects_nobody() {
+fn an_object_hung_on_one_replica_ejects_none() {
     attempts(|| {
         let room = tree();
         let (content, other) = (bytes(12 << 20, 61), bytes(24 << 20, 62));
@@ -377,7 +377,7 @@ fn an_object_that_hangs_on_one_replica_ejects_nobody() {
 /// Reading a file failed on one replica, which has recovered. Reads go there as soon as no other
 /// replica can deliver it, however recent the failure is.
 #[test]
-fn a_file_that_failed_on_one_replica_is_read_there_when_the_others_fail() {
+fn a_file_is_retried_on_its_failed_replica_if_others_fail() {
     let room = tree();
     let content = bytes(8 << 20, 54);
     fs::write(root(&room).join("f"), &content).unwrap();

@@ -56,7 +56,7 @@ fn descriptors(path: &Path) -> usize {
 }
 
 #[test]
-fn reads_bypass_the_daemon_and_bring_the_right_bytes() {
+fn passthrough_reads_bypass_the_daemon_and_are_correct() {
     for copies in [false, true] {
         let Some((rig, content)) = rig(&setup(3, copies)) else { return };
         let before = rig.status();
@@ -76,7 +76,7 @@ fn reads_bypass_the_daemon_and_bring_the_right_bytes() {
 }
 
 #[test]
-fn mapped_it_is_the_same_file() {
+fn a_mapped_passthrough_file_has_the_same_content() {
     let Some((rig, content)) = rig(&setup(2, false)) else { return };
     let file = File::open(rig.at("f")).unwrap();
     for kind in [rustix::mm::MapFlags::PRIVATE, rustix::mm::MapFlags::SHARED] {
@@ -96,7 +96,7 @@ fn mapped_it_is_the_same_file() {
 }
 
 #[test]
-fn all_opens_of_a_file_agree_and_none_fails() {
+fn all_opens_of_a_file_agree_about_passthrough() {
     let Some((rig, content)) = rig(&setup(3, false)) else { return };
     std::thread::scope(|scope| {
         for thread in 0..8 {
@@ -122,7 +122,7 @@ fn all_opens_of_a_file_agree_and_none_fails() {
 
 /// An inode that is open without passthrough stays so until its last handle is closed.
 #[test]
-fn a_file_that_is_open_through_the_daemon_stays_so() {
+fn a_file_open_through_the_daemon_stays_that_way() {
     let room = tree();
     fs::write(root(&room).join("f"), "").unwrap();
     let rig = mount(room, &setup(2, false));
@@ -149,7 +149,7 @@ fn a_closed_file_leaves_no_descriptor_on_its_replica() {
 }
 
 #[test]
-fn it_goes_on_when_the_mount_is_detached() {
+fn passthrough_continues_after_a_lazy_unmount() {
     let Some((rig, content)) = rig(&setup(2, false)) else { return };
     let file = File::open(rig.at("f")).unwrap();
     assert!(rig.end() < PATIENCE);
@@ -159,7 +159,7 @@ fn it_goes_on_when_the_mount_is_detached() {
 }
 
 #[test]
-fn a_file_that_is_rewritten_in_place_is_followed() {
+fn passthrough_follows_an_in_place_rewrite() {
     for copies in [false, true] {
         // One replica: in copies the others would be rewritten later.
         let Some((rig, _)) = rig(&setup(1, copies)) else { return };
@@ -177,7 +177,7 @@ fn a_file_that_is_rewritten_in_place_is_followed() {
 }
 
 #[test]
-fn a_file_that_is_replaced_is_never_read_for_the_other() {
+fn passthrough_never_confuses_a_file_with_its_replacement() {
     for copies in [false, true] {
         let Some((rig, content)) = rig(&setup(1, copies)) else { return };
         let old = File::open(rig.at("f")).unwrap();
@@ -196,7 +196,7 @@ fn a_file_that_is_replaced_is_never_read_for_the_other() {
 }
 
 #[test]
-fn what_cannot_be_lent_is_read_as_all_else() {
+fn a_replica_without_descriptors_is_read_normally() {
     // The rig's own replicas are behind decorators, which have no descriptor.
     let room = tree();
     let content = bytes(2 * MIB, 1);
@@ -214,7 +214,7 @@ fn what_cannot_be_lent_is_read_as_all_else() {
 
 /// A pinned file is passed through from its replica, other files from all replicas.
 #[test]
-fn the_replica_is_where_it_is_pinned() {
+fn a_pinned_file_is_passed_through_from_its_replica() {
     let more = "[[affinity]]\npath = \"/f\"\nreplica = \"r2\"\n".to_owned();
     let Some((rig, content)) = rig(&Setup { more, ..setup(3, true) }) else { return };
     let file = File::open(rig.at("f")).unwrap();

@@ -92,7 +92,7 @@ fn by_locality(status: &Status) -> (f64, f64) {
 }
 
 #[test]
-fn chunks_in_turns_are_read_where_they_are() {
+fn interleaved_chunks_are_read_from_their_nodes() {
     attempts(|| {
         const CHUNK: usize = 4 * MIB;
         let (room, content) = with_file(96 * MIB);
@@ -130,7 +130,7 @@ fn chunks_in_turns_are_read_where_they_are() {
 }
 
 #[test]
-fn chunks_of_one_node_are_read_there_and_lent_where_that_is_sooner() {
+fn chunks_are_read_elsewhere_if_that_is_sooner() {
     attempts(|| {
         let (room, content) = with_file(40 * MIB);
         let more = table(&room, "/f,,,r3", "");
@@ -161,7 +161,7 @@ fn chunks_of_one_node_are_read_there_and_lent_where_that_is_sooner() {
         let at_once = gained(&status, &before);
         println!("one by one {one_by_one:?}, at once {at_once:?}");
         assert!(at_once[2] >= 8.0, "{at_once:?}");
-        assert!(at_once[0] + at_once[1] > 1.0, "nobody helps: {at_once:?}");
+        assert!(at_once[0] + at_once[1] > 1.0, "no other replica helps: {at_once:?}");
         for i in [0, 1] {
             assert_eq!(status.replicas[i].counters.bytes_local, 0, "r{}", i + 1);
         }
@@ -170,7 +170,7 @@ fn chunks_of_one_node_are_read_there_and_lent_where_that_is_sooner() {
 }
 
 #[test]
-fn a_provider_that_hangs_delays_neither_reads_nor_the_unmount() {
+fn a_hung_provider_delays_neither_reads_nor_unmount() {
     let (room, content) = with_file(8 * MIB);
     let mark = room.path().join("asked");
     let line = format!("echo $$ > {}; exec sleep 600", mark.display());
@@ -202,7 +202,7 @@ fn a_provider_that_hangs_delays_neither_reads_nor_the_unmount() {
 }
 
 #[test]
-fn a_provider_that_fails_or_prints_garbage_is_counted_and_reads_go_on() {
+fn a_failing_provider_is_counted_and_reads_continue() {
     for (line, expected) in [
         ("echo the cluster is away >&2; exit 3", "the cluster is away"),
         ("echo {\"chunks\":", "line "),
@@ -223,7 +223,7 @@ fn a_provider_that_fails_or_prints_garbage_is_counted_and_reads_go_on() {
 }
 
 #[test]
-fn names_that_no_replica_has_are_shown_and_aliases_tie_them_together() {
+fn unmatched_node_names_are_shown_and_aliases_match_them() {
     attempts(|| {
         for keys in [&[][..], &["", "aliases = [\"storage2\"]", ""][..]] {
             let (room, content) = with_file(8 * MIB);
@@ -253,7 +253,7 @@ fn names_that_no_replica_has_are_shown_and_aliases_tie_them_together() {
 }
 
 #[test]
-fn a_table_that_changes_is_followed() {
+fn a_changed_table_takes_effect() {
     attempts(|| {
         let (room, content) = with_file(24 * MIB);
         let file = room.path().join("table.csv");
@@ -269,7 +269,7 @@ fn a_table_that_changes_is_followed() {
         let first = gained(&rig.status(), &before);
         assert!(first[2] >= 6.5, "{first:?}");
         rig.scripts[..2].iter().for_each(|script| script.heal());
-        write_table(&file, "/f,,,r1 nobody");
+        write_table(&file, "/f,,,r1 unknown");
         let answers = rig.status().placement.answers;
         std::thread::sleep(Duration::from_millis(1100));
         // The read that finds the answer outdated still follows it.
@@ -293,7 +293,7 @@ fn calls(status: &Status) -> [u64; 3] {
 }
 
 #[test]
-fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
+fn a_pinned_subtree_is_read_from_its_healthy_replica() {
     attempts(|| {
         let room = tree();
         let content = bytes(2 * MIB, 3);
@@ -349,7 +349,7 @@ fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
 }
 
 #[test]
-fn a_replica_that_is_said_to_be_local_and_does_not_behave_like_it_is_not_believed() {
+fn a_falsely_local_replica_is_not_trusted() {
     attempts(|| {
         // The first part is on r1; the second is not, and r1 delivers it slowly; the provider says
         // that the third is on r1, which delivers it as slowly.
@@ -370,6 +370,6 @@ fn a_replica_that_is_said_to_be_local_and_does_not_behave_like_it_is_not_believe
         assert_eq!(known.placement.disbelieved, 0);
         read_on(&file, &content, 38 * MIB..80 * MIB);
         let status = rig.eventually("it is not believed", |s| s.placement.disbelieved >= 1);
-        assert!(status.placement.answers >= 2, "nobody was asked again");
+        assert!(status.placement.answers >= 2, "the provider was not asked again");
     });
 }

@@ -103,7 +103,7 @@ fn changes_in_a_long_queue_are_made() {
 
 /// Progress of other calls is not progress of the hung one.
 #[test]
-fn what_hangs_ends_at_its_deadline_while_its_replica_serves_others() {
+fn a_hung_call_ends_at_its_deadline_beside_served_ones() {
     let (rig, content) =
         slow(true, "[write]\ndeadline = \"2s\"\nlag = \"0s\"\n[fuse]\nattribute_ttl = \"0s\"");
     // The flush of a copy of a hung file would be another hung call.

@@ -52,7 +52,7 @@ fn errno<T>(result: std::io::Result<T>) -> Option<Errno> {
 }
 
 #[test]
-fn all_are_silent_for_longer_than_the_deadline_and_nothing_fails() {
+fn a_silence_longer_than_the_deadline_fails_nothing() {
     let write = "[write]\nreplica = \"r2\"\ndeadline = \"1s\"\n[fuse]\nattribute_ttl = \"0s\"";
     let setup = Setup { read: SHORT, write: true, rest: write, ..Setup::default() };
     let (rig, content) = rig(&setup);
@@ -96,7 +96,7 @@ fn all_are_silent_for_longer_than_the_deadline_and_nothing_fails() {
 }
 
 #[test]
-fn silence_that_lasts_ends_calls_at_the_longer_deadline() {
+fn a_lasting_silence_ends_calls_at_the_longer_deadline() {
     let read = "cache = \"direct\"\ndeadline = \"500ms\"\ndeadline_all = \"3s\"\n\
                 attempt_deadline = \"200ms\"";
     let (rig, _) = rig(&Setup { read, ..Setup::default() });
@@ -121,7 +121,7 @@ fn silence_that_lasts_ends_calls_at_the_longer_deadline() {
 
 /// Two replicas are silent. On the third only this file hangs.
 #[test]
-fn what_hangs_on_one_that_answers_ends_at_the_deadline_though_the_others_are_silent() {
+fn a_hung_file_times_out_though_other_replicas_are_silent() {
     let (rig, _) = rig(&Setup { read: SHORT, ..Setup::default() });
     let file = File::open(rig.at("f")).unwrap();
     for replica in 1..3 {
@@ -142,7 +142,7 @@ fn what_hangs_on_one_that_answers_ends_at_the_deadline_though_the_others_are_sil
 
 /// As when the mount is replaced: requests sent to the old one get no answer.
 #[test]
-fn what_was_sent_before_a_silence_is_sent_again_after_it() {
+fn requests_from_before_a_silence_are_resent_after_it() {
     let read = "cache = \"direct\"\nreadahead_max = \"0B\"\ndeadline = \"4s\"\n\
                 attempt_deadline = \"300ms\"";
     let (rig, content) = rig(&Setup { read, ..Setup::default() });
@@ -169,7 +169,7 @@ fn what_was_sent_before_a_silence_is_sent_again_after_it() {
 }
 
 #[test]
-fn a_process_that_is_killed_waits_no_longer() {
+fn a_killed_process_stops_waiting() {
     let read = "cache = \"direct\"\ndeadline = \"10min\"\nattempt_deadline = \"300ms\"";
     let (rig, _) = rig(&Setup { read, ..Setup::default() });
     let file = File::open(rig.at("f")).unwrap();

@@ -80,7 +80,7 @@ fn known(path: &Path) -> OwnedFd {
 /// A direct open, read and close of a file with an uncached name is a lookup, an open and a read;
 /// with a cached name, an open and a read.
 #[test]
-fn a_small_file_costs_the_round_trips_of_a_direct_open_and_read() {
+fn a_small_file_costs_one_direct_open_and_read() {
     // A replica whose first lookups were late on a busy machine is avoided for a while, so one
     // replica does not get all calls; another mount may try again.
     const TRIES: usize = 5;
@@ -148,7 +148,7 @@ fn the_files_of_one_directory_are_spread_over_the_replicas() {
 
 /// A close waits for the server on NFSv4, and a FUSE thread must not.
 #[test]
-fn files_are_closed_by_their_replicas_own_threads() {
+fn files_are_closed_by_threads_of_their_replicas() {
     for read in CACHES {
         let (rig, names) = small_files(40, &Setup { read, ..Setup::default() });
         rig.record();
@@ -211,7 +211,7 @@ const SKIPS: [(u64, u64, u64); 6] = [
 const SKIPPED: u64 = 256 * MIB;
 
 #[test]
-fn who_skips_half_of_a_file_has_half_of_it_read() {
+fn a_reader_of_half_a_file_fetches_half_of_it() {
     let kernel = "cache = \"kernel\"";
     let exact = "[fuse]\nkernel_readahead = \"0B\"";
     let whole_parts = SKIPS.iter().filter(|(take, _, block)| take == block);
@@ -230,7 +230,7 @@ fn who_skips_half_of_a_file_has_half_of_it_read() {
 /// The kernel's own readahead requests more than is read. fanfs's readahead adds little to that,
 /// though requests that several threads take may overtake each other and look like new runs.
 #[test]
-fn readahead_of_the_kernel_is_not_read_ahead_of() {
+fn kernel_readahead_is_not_extended() {
     for pattern in SKIPS {
         let rig = sparse(SKIPPED, "cache = \"kernel\"", "");
         let (asked, got) = skip(&rig, SKIPPED, pattern);
@@ -239,7 +239,7 @@ fn readahead_of_the_kernel_is_not_read_ahead_of() {
 }
 
 #[test]
-fn random_reads_ask_each_replica_for_exactly_what_is_read() {
+fn random_reads_request_exactly_the_read_bytes() {
     for read in CACHES {
         for flags in [0, O_DIRECT] {
             let size = 4096 * MIB;

@@ -40,7 +40,7 @@ fn renamed(plain: bool, rest: &'static str) -> Option<(Rig, File)> {
 }
 
 #[test]
-fn attributes_stay_with_an_open_file_that_another_client_renames() {
+fn attributes_follow_an_open_file_renamed_remotely() {
     let Some((rig, file)) = renamed(true, "") else { return };
     let mut value = [0; 10];
     assert_eq!(fgetxattr(&file, "user.name", &mut value[..]), Ok(1));
@@ -57,7 +57,7 @@ fn attributes_stay_with_an_open_file_that_another_client_renames() {
 }
 
 #[test]
-fn a_link_and_rights_are_of_the_open_file_that_another_client_renames() {
+fn links_and_modes_follow_an_open_file_renamed_remotely() {
     let Some((rig, file)) = renamed(true, "") else { return };
     let number = |name: &str| fs::metadata(rig.source(0, name)).unwrap().ino();
     let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
@@ -71,7 +71,7 @@ fn a_link_and_rights_are_of_the_open_file_that_another_client_renames() {
 
 /// Without a descriptor fanfs asks the replica by path, which must lead to the same file.
 #[test]
-fn without_a_descriptor_another_file_of_that_name_is_left_alone() {
+fn without_a_descriptor_a_replaced_name_is_left_alone() {
     let Some((rig, file)) = renamed(false, "") else { return };
     let mut value = [0; 10];
     let stale = Err(Errno::STALE);
@@ -84,7 +84,7 @@ fn without_a_descriptor_another_file_of_that_name_is_left_alone() {
 
 /// fanfs does not list a directory that has replaced the open one.
 #[test]
-fn a_listing_is_of_the_directory_that_was_opened() {
+fn a_listing_shows_the_opened_directory() {
     let room = tree();
     for dir in ["d", "e"] {
         fs::create_dir(root(&room).join(dir)).unwrap();
@@ -104,7 +104,7 @@ fn a_listing_is_of_the_directory_that_was_opened() {
 
 /// Files on two file systems have the same inode numbers.
 #[test]
-fn rights_and_sizes_below_a_nested_mount_are_not_set_on_another_file() {
+fn below_a_nested_mount_no_other_file_is_changed() {
     if !needs::root() {
         return;
     }
@@ -146,7 +146,7 @@ fn rights_and_sizes_below_a_nested_mount_are_not_set_on_another_file() {
 
 /// The kernel opens the file that it knows. It must look the name up again.
 #[test]
-fn what_another_client_has_removed_is_created_and_not_found_missing() {
+fn a_remotely_removed_file_can_be_created_again() {
     let rest = "[fuse]\nattribute_ttl = \"1h\"\n";
     let rig = mount(tree(), &Setup { replicas: 2, write: true, rest, ..Setup::default() });
     let made = || fs::OpenOptions::new().create(true).clone();

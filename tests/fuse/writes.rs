@@ -122,7 +122,7 @@ fn every_change_goes_to_the_write_replica_once() {
 
 /// This machine's time may differ from the server's.
 #[test]
-fn times_set_to_now_are_left_to_the_write_replica() {
+fn the_write_replica_sets_times_set_to_now() {
     let rig = rig(SECOND);
     rig.record();
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
@@ -167,7 +167,7 @@ fn syncfs_reaches_no_replica() {
 }
 
 #[test]
-fn a_change_that_fails_is_tried_nowhere_else() {
+fn a_failed_change_is_not_tried_on_another_replica() {
     for error in [Errno::IO, Errno::STALE, Errno::HOSTDOWN] {
         let rig = rig(SECOND);
         rig.record();
@@ -182,7 +182,7 @@ fn a_change_that_fails_is_tried_nowhere_else() {
 }
 
 #[test]
-fn a_change_on_a_hung_replica_ends_at_its_deadline_and_is_not_begun_later() {
+fn a_change_on_a_hung_replica_times_out_and_never_starts() {
     let room = tree();
     fs::write(root(&room).join("old"), bytes(3 * MIB, 1)).unwrap();
     let read = "deadline = \"1s\"\ndeadline_all = \"1s\"\nattempt_deadline = \"500ms\"";
@@ -210,7 +210,7 @@ fn a_change_on_a_hung_replica_ends_at_its_deadline_and_is_not_begun_later() {
 }
 
 #[test]
-fn what_was_written_and_lost_is_told_by_the_write_or_by_the_next_fsync() {
+fn lost_writes_are_reported_by_write_or_fsync() {
     let rig = rig(IMPATIENT);
     let mut file = File::create(rig.at("f")).unwrap();
     file.write_all(b"one").unwrap();
@@ -232,7 +232,7 @@ fn what_was_written_and_lost_is_told_by_the_write_or_by_the_next_fsync() {
 }
 
 #[test]
-fn an_error_of_fsync_and_of_close_reaches_who_asked() {
+fn fsync_and_close_errors_reach_the_caller() {
     let rig = rig(SECOND);
     let file = File::create(rig.at("f")).unwrap();
     file.write_all_at(b"x", 0).unwrap();
@@ -243,7 +243,7 @@ fn an_error_of_fsync_and_of_close_reaches_who_asked() {
 }
 
 #[test]
-fn while_a_file_is_written_all_read_it_from_the_write_replica_and_then_from_all() {
+fn a_file_being_written_is_read_from_the_write_replica() {
     let rig = rig(SECOND);
     let reader = File::open(rig.at("old")).unwrap();
     let mut buf = vec![0; 3 * MIB];
@@ -276,7 +276,7 @@ fn while_a_file_is_written_all_read_it_from_the_write_replica_and_then_from_all(
 
 /// Another replica that shows the old version is not used for the file.
 #[test]
-fn who_shows_the_version_before_a_write_is_not_read() {
+fn a_replica_showing_an_old_version_is_not_read() {
     let room = tree();
     fs::write(root(&room).join("f"), b"old").unwrap();
     let rig = mount(room, &Setup { write: true, rest: SECOND, ..Setup::default() });
@@ -298,7 +298,7 @@ fn who_shows_the_version_before_a_write_is_not_read() {
 
 /// An abandoned write is not made after a later one.
 #[test]
-fn what_was_given_up_does_not_come_after_what_was_done_later() {
+fn an_abandoned_change_never_follows_a_later_one() {
     let rig = rig(IMPATIENT);
     fs::write(rig.at("f"), b"....").unwrap();
     rig.record();
@@ -329,7 +329,7 @@ fn what_was_given_up_does_not_come_after_what_was_done_later() {
 
 /// The file is read while a call changes it, and no handle has it open for writing.
 #[test]
-fn reads_beside_a_change_that_takes_long_wait_for_it() {
+fn reads_wait_for_a_slow_change() {
     let rig = rig(SECOND);
     let file = File::open(rig.at("old")).unwrap();
     fs::remove_file(rig.at("old")).unwrap();
@@ -350,7 +350,7 @@ fn reads_beside_a_change_that_takes_long_wait_for_it() {
 }
 
 #[test]
-fn files_without_a_name_go_on() {
+fn unlinked_files_stay_usable() {
     let rig = rig(SECOND);
     let mut file =
         File::options().read(true).write(true).create_new(true).open(rig.at("f")).unwrap();
@@ -378,7 +378,7 @@ fn files_without_a_name_go_on() {
 }
 
 #[test]
-fn a_file_moved_with_its_directory_is_read_and_written_on() {
+fn a_file_moved_with_its_directory_stays_usable() {
     let rig = rig(SECOND);
     fs::create_dir_all(rig.at("a/b")).unwrap();
     fs::write(rig.at("a/b/f"), bytes(2 * MIB, 3)).unwrap();
@@ -396,7 +396,7 @@ fn a_file_moved_with_its_directory_is_read_and_written_on() {
 }
 
 #[test]
-fn appends_go_to_the_end_that_the_write_replica_knows() {
+fn appends_go_to_the_end_known_to_the_write_replica() {
     let rig = rig(SECOND);
     let mut file = File::options().append(true).create(true).open(rig.at("log")).unwrap();
     file.write_all(b"one ").unwrap();
@@ -409,7 +409,7 @@ fn appends_go_to_the_end_that_the_write_replica_knows() {
 
 /// fsync(2) concerns the file: data written through another descriptor must be safe after it.
 #[test]
-fn fsync_reaches_the_replica_whatever_descriptor_it_is_called_on() {
+fn fsync_reaches_the_replica_from_any_descriptor() {
     let rig = rig(SECOND);
     let reader = File::open(rig.at("old")).unwrap();
     let sent = || -> Vec<usize> {
@@ -466,14 +466,14 @@ fn fsync_asks_one_replica(replicas: usize) {
 }
 
 #[test]
-fn fsync_reaches_a_replica_of_a_volume_that_is_read_only() {
+fn fsync_reaches_a_replica_of_a_read_only_volume() {
     for replicas in [1, 3] {
         fsync_asks_one_replica(replicas);
     }
 }
 
 #[test]
-fn a_volume_that_is_not_to_be_written_refuses() {
+fn a_read_only_volume_refuses_changes() {
     let room = tree();
     fs::write(root(&room).join("f"), "x").unwrap();
     let rig = mount(room, &Setup::default());
@@ -485,7 +485,7 @@ fn a_volume_that_is_not_to_be_written_refuses() {
 }
 
 #[test]
-fn there_is_no_file_without_a_name_from_the_start() {
+fn o_tmpfile_is_not_supported() {
     let rig = rig(SECOND);
     let mut options = File::options();
     options.read(true).write(true).custom_flags(nix::libc::O_TMPFILE);
@@ -509,7 +509,7 @@ fn times_before_1970_are_kept() {
 
 /// Sizes and holes as on the write replica.
 #[test]
-fn holes_are_made_found_and_copied() {
+fn holes_can_be_made_found_and_copied() {
     let rig = rig(SECOND);
     let new = |name: &str| {
         let mut options = File::options();
@@ -535,7 +535,7 @@ fn holes_are_made_found_and_copied() {
 }
 
 #[test]
-fn links_are_one_inode_and_their_attributes_agree_at_once() {
+fn hard_links_share_one_inode_and_its_attributes() {
     let rig = rig(SECOND);
     fs::write(rig.at("a"), b"x").unwrap();
     fs::hard_link(rig.at("a"), rig.at("b")).unwrap();
@@ -550,7 +550,7 @@ fn links_are_one_inode_and_their_attributes_agree_at_once() {
 }
 
 #[test]
-fn locks_are_kept_by_the_write_replica_unless_they_are_to_be_local() {
+fn the_write_replica_keeps_locks_unless_they_are_local() {
     for (rest, calls) in [(SECOND, true), ("[write]\nlocks = \"local\"\n", false)] {
         let rig = rig(rest);
         let one = File::open(rig.at("old")).unwrap();
@@ -570,7 +570,7 @@ fn locks_are_kept_by_the_write_replica_unless_they_are_to_be_local() {
 }
 
 #[test]
-fn nothing_of_a_foreign_path_is_changed() {
+fn a_path_outside_the_volume_is_never_changed() {
     let rig = rig(SECOND);
     fs::create_dir(rig.at("d")).unwrap();
     let outside = Path::new("/tmp/fanfs-test-outside");
@@ -590,7 +590,7 @@ fn nothing_of_a_foreign_path_is_changed() {
 
 /// The kernel would take it for the end of the file, and truncate the file in its cache.
 #[test]
-fn a_write_replica_that_ends_a_file_before_its_own_size_is_not_believed() {
+fn a_premature_end_of_file_is_not_believed() {
     for read in ["cache = \"kernel\"", "cache = \"direct\""] {
         let room = tree();
         fs::write(root(&room).join("f"), bytes(MIB, 3)).unwrap();
@@ -610,7 +610,7 @@ fn a_write_replica_that_ends_a_file_before_its_own_size_is_not_believed() {
 }
 
 #[test]
-fn a_read_that_is_done_again_ends_by_its_first_deadline() {
+fn a_repeated_read_keeps_its_first_deadline() {
     let room = tree();
     fs::write(root(&room).join("f"), bytes(MIB, 3)).unwrap();
     const DEADLINE: Duration = Duration::from_secs(12);
@@ -645,7 +645,7 @@ fn a_read_that_is_done_again_ends_by_its_first_deadline() {
 /// fanfs repeats a lookup whose answer may be older than a change. The repetition keeps the first
 /// call's deadline.
 #[test]
-fn a_lookup_that_is_done_again_ends_by_its_first_deadline() {
+fn a_repeated_lookup_keeps_its_first_deadline() {
     let room = tree();
     fs::write(root(&room).join("f"), "x").unwrap();
     fs::hard_link(root(&room).join("f"), root(&room).join("g")).unwrap();

@@ -24,7 +24,7 @@ fn make_files(room: &Room, dir: &str) {
 }
 
 #[test]
-fn after_an_ordinary_users_load_and_a_kill_each_descriptor_reads_its_own_file() {
+fn after_load_and_a_kill_descriptors_read_their_own_files() {
     if !kernel_resends() || !needs::root() {
         return;
     }

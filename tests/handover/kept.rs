@@ -19,7 +19,7 @@ use crate::needs;
 use crate::room::Room;
 
 #[test]
-fn reads_go_on_when_the_daemon_is_killed() {
+fn reads_continue_after_a_kill_of_the_daemon() {
     if !kernel_resends() {
         return;
     }
@@ -50,7 +50,7 @@ fn reads_go_on_when_the_daemon_is_killed() {
 
 /// Attributes that the earlier daemon sent to the kernel are not trusted after a change.
 #[test]
-fn an_open_after_a_change_sees_the_new_size_whoever_serves() {
+fn an_open_after_a_change_sees_the_new_size_in_any_daemon() {
     if !kernel_resends() {
         return;
     }
@@ -72,7 +72,7 @@ fn an_open_after_a_change_sees_the_new_size_whoever_serves() {
 }
 
 #[test]
-fn what_was_written_is_there_and_a_file_without_a_name_is_not() {
+fn written_data_survives_and_unlinked_files_do_not() {
     if !kernel_resends() {
         return;
     }
@@ -103,7 +103,7 @@ fn what_was_written_is_there_and_a_file_without_a_name_is_not() {
 /// A recovered handle opens its file at the next use. Until then a handover passes it on
 /// unopened.
 #[test]
-fn a_file_open_for_writing_goes_on_through_a_kill_and_what_follows() {
+fn a_file_open_for_writing_survives_kills() {
     if !kernel_resends() {
         return;
     }
@@ -133,7 +133,7 @@ fn a_file_open_for_writing_goes_on_through_a_kill_and_what_follows() {
 }
 
 #[test]
-fn one_that_dies_again_and_again_is_given_up() {
+fn a_daemon_that_keeps_dying_is_given_up() {
     let room = room(1, "ro");
     room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
     for _ in 0..5 {

@@ -17,7 +17,7 @@ fn replicas(room: &Room) -> usize {
 }
 
 #[test]
-fn replicas_come_and_go_while_files_are_read() {
+fn replicas_can_be_added_and_removed_during_reads() {
     let room = room(2, "ro");
     room.expect(&["mount", "v.toml", "mnt"]);
     let load = Load::begin(&room);
@@ -38,7 +38,7 @@ fn replicas_come_and_go_while_files_are_read() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_is_refused_and_the_old_one_stays() {
+fn an_invalid_configuration_keeps_the_old_one() {
     let room = room(2, "ro");
     room.expect(&["mount", "v.toml", "mnt"]);
     let before = daemon(&room);
@@ -53,7 +53,7 @@ fn a_configuration_that_cannot_be_is_refused_and_the_old_one_stays() {
     refused("bad.toml", 2, "nmae");
     refused("none.toml", 2, "none.toml");
     volume(&room, "bad.toml", "w", 2, "ro");
-    refused("bad.toml", 2, "its name cannot be changed");
+    refused("bad.toml", 2, "its name cannot change");
     volume(&room, "bad.toml", "v", 2, "rw");
     refused("bad.toml", 1, "access cannot be changed");
     let text = fs::read_to_string(room.path("v.toml")).unwrap();
@@ -67,7 +67,7 @@ fn a_configuration_that_cannot_be_is_refused_and_the_old_one_stays() {
 }
 
 #[test]
-fn the_replica_that_files_are_written_on_stays() {
+fn a_reload_keeps_the_replica_of_open_writers() {
     let room = room(2, "rw");
     room.expect(&["mount", "v.toml", "mnt"]);
     let file = fs::File::create(room.path("mnt/open")).unwrap();
@@ -86,7 +86,7 @@ fn the_replica_that_files_are_written_on_stays() {
 }
 
 #[test]
-fn the_replica_that_keeps_locks_stays() {
+fn a_reload_keeps_the_replica_that_holds_locks() {
     let room = room(2, "rw");
     fs::write(room.path("tree/locked"), "").unwrap();
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -105,7 +105,7 @@ fn the_replica_that_keeps_locks_stays() {
 }
 
 #[test]
-fn sigterm_ends_it_while_files_are_read() {
+fn sigterm_ends_the_mount_during_reads() {
     let room = room(3, "ro");
     room.expect(&["mount", "v.toml", "mnt"]);
     let load = Load::begin(&room);

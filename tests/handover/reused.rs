@@ -136,7 +136,7 @@ fn open_to_write(path: &Path) -> File {
 }
 
 #[test]
-fn a_file_removed_before_a_kill_is_not_the_next_one_with_its_number() {
+fn reusing_a_number_before_a_kill_confuses_no_files() {
     if !kernel_resends() {
         return;
     }
@@ -158,7 +158,7 @@ fn a_file_removed_before_a_kill_is_not_the_next_one_with_its_number() {
 
 /// Another client removes it while no daemon runs: birth times tell the two apart.
 #[test]
-fn a_file_removed_by_another_client_during_a_kill_is_not_the_next_one_with_its_number() {
+fn reusing_a_number_during_a_kill_confuses_no_files() {
     if !kernel_resends() {
         return;
     }
@@ -189,7 +189,7 @@ fn a_file_removed_by_another_client_during_a_kill_is_not_the_next_one_with_its_n
 }
 
 #[test]
-fn what_is_held_by_its_path_alone_is_not_the_next_file_with_its_number() {
+fn reusing_a_number_confuses_no_o_path_handles() {
     let Some(it) = Ext4::new() else { return };
     for follow in [None, Some("upgrade")] {
         let path = it.mounted("f");

@@ -13,7 +13,7 @@ use super::load::Load;
 use super::{Listing, daemon, room, unmount};
 
 #[test]
-fn nothing_fails_and_what_is_open_stays_open() {
+fn an_upgrade_fails_nothing_and_keeps_files_open() {
     let room = room(3, "ro");
     fs::write(room.path("tree/gone"), "still here\n").unwrap();
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -44,7 +44,7 @@ fn nothing_fails_and_what_is_open_stays_open() {
 }
 
 #[test]
-fn writers_go_on_writing_and_locks_are_kept() {
+fn writers_and_locks_survive_an_upgrade() {
     let room = room(2, "rw");
     room.expect(&["mount", "v.toml", "mnt"]);
     let locked = File::create_new(room.path("mnt/locked")).unwrap();
@@ -87,7 +87,7 @@ fn writers_go_on_writing_and_locks_are_kept() {
 }
 
 #[test]
-fn what_is_no_successor_changes_nothing() {
+fn a_failed_successor_changes_nothing() {
     let room = room(2, "ro");
     room.expect(&["mount", "v.toml", "mnt"]);
     let before = daemon(&room);
@@ -102,6 +102,6 @@ fn what_is_no_successor_changes_nothing() {
     assert_eq!(daemon(&room), before);
     load.end_well();
     unmount(&room);
-    let nobody = room.fanfs(&["upgrade", "mnt"]).output().unwrap();
-    assert_eq!(nobody.status.code(), Some(1));
+    let unmounted = room.fanfs(&["upgrade", "mnt"]).output().unwrap();
+    assert_eq!(unmounted.status.code(), Some(1));
 }

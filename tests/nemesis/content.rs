@@ -92,7 +92,7 @@ impl Fixed {
         };
         let other = self.bytes(DIVERGED, from, there);
         let whose =
-            if other[place..] == bytes[place..] { "the diverged copy's" } else { "nobody's" };
+            if other[place..] == bytes[place..] { "the diverged copy's" } else { "no copy's" };
         let at = from + place as u64;
         Err(format!("{}: wrong from byte {at} on: {whose}", path.display()))
     }

@@ -209,7 +209,7 @@ impl Schedule {
         match (now.next(), now.next()) {
             (None, _) => "all well",
             (Some(one), None) => one.trouble.name(),
-            _ if !self.spares(at, at) => "nobody well",
+            _ if !self.spares(at, at) => "no healthy replica",
             _ => "several",
         }
     }

@@ -235,7 +235,7 @@ impl World {
             }
             Some(Trouble::Crumbs(most)) => add(FaultOp::Read, Fault::ShortRead(most)),
             Some(Trouble::EndsEarly) => add(FaultOp::Read, Fault::ShortRead(0)),
-            Some(Trouble::Flap(..)) => unreachable!("it is told as what it consists of"),
+            Some(Trouble::Flap(..)) => unreachable!("its parts are reported"),
         }
     }
 

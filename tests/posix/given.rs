@@ -38,7 +38,7 @@ fn new(below: &Path, name: &str) -> PathBuf {
 
 #[test]
 #[ignore = "needs directories"]
-fn given_directories_have_the_same_permissions() {
+fn lab_directories_have_the_same_permissions() {
     let build = given("FANFS_BUILD").unwrap_or_else(direct);
     let oracle = new(&build, "oracle");
     let built = new(&build, "matrix");
@@ -50,7 +50,7 @@ fn given_directories_have_the_same_permissions() {
 
 #[test]
 #[ignore = "needs directories"]
-fn readers_of_a_given_directory_see_what_was_written() {
+fn readers_of_a_lab_directory_see_written_data() {
     let read = new(&mount(), "stamped");
     let write = given("FANFS_WRITE").map(|dir| dir.join(read.file_name().unwrap()));
     let reads = std::env::var("FANFS_READS").map_or(100_000, |reads| reads.parse().unwrap());
@@ -68,7 +68,7 @@ fn readers_of_a_given_directory_see_what_was_written() {
 
 #[test]
 #[ignore = "needs directories"]
-fn an_open_handle_sees_a_write_at_once_in_a_given_directory() {
+fn an_open_handle_sees_writes_in_a_lab_directory() {
     let dir = new(&mount(), "own");
     println!("mapped: {}", own_writes::run(&dir));
     fs::remove_dir_all(dir).unwrap();
@@ -76,7 +76,7 @@ fn an_open_handle_sees_a_write_at_once_in_a_given_directory() {
 
 #[test]
 #[ignore = "needs directories"]
-fn locks_of_a_given_directory_exclude_each_other() {
+fn locks_conflict_in_a_lab_directory() {
     let dir = new(&mount(), "locks");
     locks::run(&dir, &direct().join(dir.file_name().unwrap()));
     fs::remove_dir_all(dir).unwrap();

@@ -287,7 +287,7 @@ fn who_waits_is_woken(at: &Places) {
     while !row.is_empty() {
         let until = Instant::now() + SOON;
         let next = loop {
-            assert!(Instant::now() < until, "nobody of {} got the lock", row.len());
+            assert!(Instant::now() < until, "none of {} got the lock", row.len());
             let got = row.iter().position(|one| one.answers.try_recv().is_ok());
             match got {
                 Some(next) => break next,

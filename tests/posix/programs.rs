@@ -115,10 +115,10 @@ pub(crate) fn stress(dir: &Path) {
             command.args(Some(*option).filter(|option| !option.is_empty()));
         }
         let output = command.output().unwrap();
-        let told = [&*output.stdout, &*output.stderr].concat();
-        let told = String::from_utf8_lossy(&told);
+        let said = [&*output.stdout, &*output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
         let bad = |line: &&str| line.contains(" fail: ") || line.contains(" error: ");
-        let complaints: Vec<_> = told.lines().filter(bad).take(20).collect();
+        let complaints: Vec<_> = said.lines().filter(bad).take(20).collect();
         assert!(
             output.status.success() && complaints.is_empty(),
             "stress-ng on {}: {}\n{}",

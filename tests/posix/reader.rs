@@ -69,7 +69,7 @@ impl Reader<'_> {
         let mut content = stamp::Pages::new(size as usize + 1);
         let len = self.fill(&handle.file, &mut content, 0)?;
         if len as u64 != size {
-            let text = format!("{len} bytes of {size} while nobody wrote, after pass {pass}");
+            let text = format!("{len} bytes of {size} without a write, after pass {pass}");
             return Err(Trouble::Wrong(text));
         }
         for (index, block) in content[..len].chunks(BLOCK as usize).enumerate() {
@@ -77,7 +77,7 @@ impl Reader<'_> {
             let stamped = file.origin / BLOCK + index as u64;
             let found = stamp::check(block, stamped, pass..=pass, false);
             if found != Found::Intact(pass) {
-                let text = format!("block {index}, {found:?} while nobody wrote after pass {pass}");
+                let text = format!("block {index}, {found:?} without a write after pass {pass}");
                 return Err(Trouble::Wrong(text));
             }
         }

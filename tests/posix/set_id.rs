@@ -33,7 +33,7 @@ const CHANGES: &[(&str, Change)] = &[
 const MODES: &[(u32, u32)] = &[(0o6755, 0o755), (0o4711, 0o711), (0o2755, 0o755), (0o644, 0o644)];
 
 #[test]
-fn a_change_by_a_caller_without_cap_fsetid_removes_them() {
+fn a_change_without_cap_fsetid_clears_set_id_bits() {
     if !needs::root() {
         return;
     }

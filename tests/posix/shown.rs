@@ -112,7 +112,7 @@ fn mode(path: &Path) -> u16 {
 }
 
 #[test]
-fn every_change_through_the_mount_shows_in_the_attributes_at_once() {
+fn every_change_is_visible_in_attributes_at_once() {
     if !needs::root() {
         return;
     }

@@ -100,7 +100,7 @@ pub(crate) fn check(
 }
 
 #[test]
-fn a_block_knows_its_pass_and_what_is_not_of_it() {
+fn a_block_reveals_its_pass_and_foreign_bytes() {
     let (mut old, mut new) = ([0; 8192], [0; 8192]);
     write(7, BLOCK, &mut old);
     write(8, BLOCK, &mut new);

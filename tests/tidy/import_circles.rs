@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_import_is_no_circle() {
+    fn imports_of_tests_form_no_circle() {
         let found = circles(&[
             ("lib.rs", "mod a; mod b;"),
             ("a.rs", "use crate::b::B; pub struct A; #[cfg(test)] mod tests;"),

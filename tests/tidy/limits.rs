@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_with_many_parameters_are_found_but_where_a_foreign_trait_declares_them() {
+    fn functions_with_many_parameters_are_found() {
         let six = "fn f(&self, a: u8, b: u8, c: u8, d: u8, e: u8, f: u8) {}";
         assert_eq!(found("impl A { fn f(&self, a: u8, b: u8, c: u8, d: u8, e: u8) {} }"), []);
         assert_eq!(found(&format!("impl A {{ {six} }}")), [Limit::Parameters]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn tuples_that_stand_for_several_values_are_found() {
+    fn tuples_of_several_values_are_found() {
         assert_eq!(found("fn f((a, b): (u8, u8)) {}"), [Limit::TupleParameter]);
         assert_eq!(found("fn f(&(a, b): &(u8, u8)) {}"), [Limit::TupleParameter]);
         assert_eq!(found("fn f() { g(|(a, b)| a + b); }"), []);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_are_text_are_found() {
+    fn text_errors_are_found() {
         assert_eq!(found("fn f() -> Result<(), String> { g() }"), [Limit::StringError]);
         assert_eq!(found("type R = std::result::Result<u8, String>;"), [Limit::StringError]);
         assert_eq!(found("fn f() -> Result<String, Error> { g() }"), []);

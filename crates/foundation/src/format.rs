@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_sizes_have_no_digits_after_the_point() {
+    fn whole_sizes_have_no_decimals() {
         assert_eq!(format_bytes_rounded(1 << 20), "1 MiB");
         assert_eq!(format_bytes_rounded(65536), "64 KiB");
         assert_eq!(format_bytes_rounded(3 << 29), "1.5 GiB");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_not_many() {
+    fn a_count_of_one_uses_the_singular() {
         assert_eq!([0, 1, 2].map(|n| format_count(n, "file")), ["0 files", "1 file", "2 files"]);
     }
 

@@ -76,14 +76,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_round() {
+    fn axis_steps_are_round_numbers() {
         for (least, step) in [(0.3, 0.5), (1.0, 1.0), (1.1, 2.0), (33.0, 50.0), (51.0, 100.0)] {
             assert!((round_step(least) - step).abs() < 1e-9, "{least}");
         }
     }
 
     #[test]
-    fn a_logarithmic_axis_has_marks_wherever_it_is() {
+    fn a_logarithmic_axis_always_has_ticks() {
         for (least, most) in [(0.02, 0.03), (1.0, 9.0), (12.0, 80.0), (0.01, 5000.0)] {
             let axis = Axis::logarithmic("", least, most);
             assert!((1..9).contains(&axis.ticks.len()), "{least} {most}: {:?}", axis.ticks);

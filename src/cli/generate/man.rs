@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_is_taken_apart() {
+    fn help_text_is_split_into_its_parts() {
         let text = "Compared are:\n  - names,\n    all of them;\n  - bytes.\nNothing else.\n\n  \
                     fanfs verify v.toml   a look\n  v.toml /mnt fanfs ro 0 0\n\nOnce\nmore.\n\
                     Exit status: 0 fine,\n3 not.";

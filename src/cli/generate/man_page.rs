@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_troff_would_take_for_its_own_is_escaped() {
+    fn troff_control_text_is_escaped() {
         let mut page = ManPage::new("x", "1");
         page.section("NAME");
         page.prose(".TH is `-o` and a \\ back");

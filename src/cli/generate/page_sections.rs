@@ -72,7 +72,7 @@ mod tests {
 
     /// Every `FANFS_...` that the sources name is on the pages.
     #[test]
-    fn no_variable_is_undocumented() {
+    fn every_environment_variable_is_documented() {
         fn walk(dir: &Path, found: &mut Vec<String>) {
             for entry in std::fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_named_as_systemd_demands() {
+    fn unit_names_follow_systemds_rules() {
         for (path, name) in [
             ("/genomes", "genomes"),
             ("/mnt//fan-fs/x/", "mnt-fan\\x2dfs-x"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_were_changed_are_left_alone() {
+    fn edited_units_are_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let units = ["a.mount", "a.automount"]
             .map(|path| GeneratedFile { path: path.to_owned(), text: "[Unit]\n".to_owned() });
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_unit_would_take_apart_is_refused() {
+    fn values_that_a_unit_would_split_are_refused() {
         assert_eq!(escape_unit_value("/a%b"), Ok("/a%%b".to_owned()));
         for text in ["/a b", "/a\\b", "/a\"b", "/a\nb"] {
             assert!(escape_unit_value(text).is_err(), "{text:?}");

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_of_one_export_are_one_volume() {
+    fn gateways_of_one_export_form_one_volume() {
         let found = found(&[
             "/mnt/n1 rw - nfs 10.0.0.1:/mapr/c",
             "/home rw - nfs4 filer:/home",
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_covered_is_not_there() {
+    fn a_covered_mount_is_not_a_candidate() {
         let text = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
                     2 1 0:40 / /mnt rw - nfs a:/x rw\n3 2 0:41 / /mnt rw - nfs b:/x rw\n";
         let found = MountCandidates::new(&MountTable::parse(text.as_bytes()));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_nothing_it_says_what_to_do() {
+    fn without_candidates_the_output_says_what_to_do() {
         assert!(found(&[]).to_string().contains("fanfs init DIR..."));
     }
 }

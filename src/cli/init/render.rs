@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_stay_comments() {
+    fn long_comments_wrap_and_stay_comments() {
         let mut out = String::new();
         write_comment(&mut out, &format!("a\nb {}", "word ".repeat(40)));
         assert!(out.lines().count() > 1);

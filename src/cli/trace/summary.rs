@@ -87,7 +87,7 @@ impl Summary {
             }
             TraceLine::Lost { lines } => {
                 self.lost_lines += lines;
-                // Missing lines may have told whether these segments were read.
+                // Missing lines may have said whether these segments were read.
                 self.unread.take_unread();
             }
             // Another daemon starts with empty buffers.

@@ -115,7 +115,7 @@ mod tests {
 
     /// Daemons of other versions read these names.
     #[test]
-    fn messages_have_the_names_that_other_versions_know() {
+    fn message_names_stay_compatible_with_other_versions() {
         let name = |message: &PredecessorMessage| serde_json::to_string(message).unwrap();
         assert_eq!(name(&PredecessorMessage::Tables), "\"All\"");
         assert_eq!(name(&PredecessorMessage::Files), "\"Files\"");

@@ -180,7 +180,7 @@ const PLANTS: &[Plant] = &[
 ];
 
 #[test]
-fn nothing_is_found_where_nothing_is_wrong() {
+fn a_healthy_system_has_no_findings() {
     let CheckReport { rows, findings } = run_checks(&healthy());
     assert_eq!(findings, []);
     assert!(rows.iter().all(|row| row.state == CheckStatus::Ok), "{rows:#?}");
@@ -188,7 +188,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
 }
 
 #[test]
-fn what_is_planted_is_found_and_nothing_else() {
+fn each_planted_fault_is_the_only_finding() {
     for (i, (id, status, plant)) in PLANTS.iter().enumerate() {
         let mut facts = healthy();
         plant(&mut facts);
@@ -285,7 +285,7 @@ const HARMLESS: &[fn(&mut DoctorFacts)] = &[
 ];
 
 #[test]
-fn what_is_within_the_thresholds_is_not_found() {
+fn values_within_thresholds_are_not_reported() {
     for (i, change) in HARMLESS.iter().enumerate() {
         let mut facts = healthy();
         change(&mut facts);
@@ -295,7 +295,7 @@ fn what_is_within_the_thresholds_is_not_found() {
 }
 
 #[test]
-fn what_could_not_be_seen_is_unknown() {
+fn missing_facts_are_reported_as_unknown() {
     let mut facts = healthy();
     facts.machine.lists_connections = false;
     facts.interfaces[0].speed_mbit = None;
@@ -332,7 +332,7 @@ fn what_could_not_be_seen_is_unknown() {
 }
 
 #[test]
-fn without_nfs_nothing_is_said_of_it() {
+fn without_nfs_there_are_no_nfs_checks() {
     let mut facts = healthy();
     facts.interfaces.clear();
     for replica in &mut facts.replicas {

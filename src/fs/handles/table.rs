@@ -74,7 +74,7 @@ mod tests {
     use crate::fs::handles::DirHandle;
 
     #[test]
-    fn an_inode_finds_its_own_handles_and_looks_at_no_others() {
+    fn an_inode_lookup_visits_only_its_own_handles() {
         let mut table = HandleTable::default();
         let handle = |ino| {
             let dir = DirHandle { ino, credentials: Credentials::DAEMON, listing: Arc::default() };

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_forgets_once_after_it_may_have_been_told_of_another_version() {
+    fn a_second_version_makes_the_kernel_drop_attributes_once() {
         for mode in [VolumeMode::Shared, VolumeMode::Copies] {
             let mut t = Inodes::new(mode);
             let found = attr(11, FileKind::Regular, 1);
@@ -103,7 +103,7 @@ mod tests {
             let old = found.version();
             let new = FileVersion { size: 5, ..old };
             (0..2).for_each(|_| t.record_kernel_attrs(f, old));
-            assert!(!forgets(&mut t, f), "it was told of one version");
+            assert!(!forgets(&mut t, f), "it has had one version");
             t.record_kernel_attrs(f, new);
             assert_eq!((forgets(&mut t, f), forgets(&mut t, f)), (true, false));
             t.record_kernel_attrs(f, new);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_during_a_notice_stays_noted() {
+    fn attributes_recorded_during_a_notice_are_kept() {
         let mut t = Inodes::new(VolumeMode::Shared);
         let found = attr(11, FileKind::Regular, 1);
         let f = t.remember(ROOT, "f".as_ref(), ReplicaId::new(0), &found, 0).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_with_other_numbers_are_one_version() {
+    fn copies_with_differing_inode_numbers_are_one_version() {
         let mut t = Inodes::new(VolumeMode::Copies);
         let found = attr(11, FileKind::Regular, 1);
         let f = t.remember(ROOT, "f".as_ref(), ReplicaId::new(0), &found, 0).unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_before_told_is_not_known() {
+    fn attributes_sent_by_an_earlier_daemon_are_unknown() {
         let mut t = Inodes::new(VolumeMode::Shared);
         let found = attr(11, FileKind::Regular, 1);
         let f = t.remember(ROOT, "f".as_ref(), ReplicaId::new(0), &found, 0).unwrap();

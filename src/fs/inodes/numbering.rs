@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_keeps_its_number_until_the_kernel_forgets_it() {
+    fn a_removed_inode_keeps_its_number_until_forgotten() {
         for kind in [FILE, FileKind::Directory] {
             let (mut t, found) = (Inodes::new(VolumeMode::Shared), attr(10, kind, 1));
             let old = find(&mut t, "a", &found);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_had_one_number_one_after_the_other_all_have_their_own() {
+    fn objects_reusing_a_number_get_distinct_numbers() {
         let (mut t, found) = (Inodes::new(VolumeMode::Shared), attr(10, FILE, 1));
         let mut held = std::collections::HashSet::new();
         for _ in 0..40 {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_another_birth_or_type_is_another() {
+    fn another_birth_time_or_type_means_another_object() {
         let mut t = Inodes::new(VolumeMode::Shared);
         let first = Attr { generation: Generation::from_birth_time((5, 0)), ..attr(10, FILE, 1) };
         let old = find(&mut t, "a", &first);
@@ -286,7 +286,7 @@ mod tests {
 
     /// A bind mount inside a local replica is on the root's device there.
     #[test]
-    fn replicas_may_differ_in_whether_an_object_is_on_the_device_of_the_root() {
+    fn replicas_may_disagree_about_the_root_device() {
         let mut t = Inodes::new(VolumeMode::Shared);
         let found = attr(10, FileKind::Directory, 1);
         let dir = find(&mut t, "d", &found);
@@ -297,7 +297,7 @@ mod tests {
 
     /// A link is another name of the same object, also of one with a second number.
     #[test]
-    fn a_link_has_the_number_of_its_object() {
+    fn a_hard_link_has_the_number_of_its_object() {
         let (mut t, found) = (Inodes::new(VolumeMode::Shared), attr(10, FILE, 2));
         let old = find(&mut t, "a", &found);
         remove(&mut t, "a", old);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_daemon_tells_them_apart_as_well() {
+    fn the_next_daemon_keeps_reused_numbers_distinct() {
         let (mut t, found) = (Inodes::new(VolumeMode::Shared), attr(10, FILE, 1));
         let old = find(&mut t, "a", &found);
         remove(&mut t, "a", old);

@@ -32,7 +32,7 @@ mod tests {
     use crate::volume::{ReplicaId, VolumeMode};
 
     #[test]
-    fn a_removed_directory_remains_without_links_until_it_is_forgotten() {
+    fn a_removed_directory_has_no_links_until_forgotten() {
         let mut t = Inodes::new(VolumeMode::Shared);
         let found = attr(10, FileKind::Directory, 2);
         let d = t.remember(ROOT, "d".as_ref(), ReplicaId::new(0), &found, 0).unwrap();

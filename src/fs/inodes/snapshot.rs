@@ -139,7 +139,7 @@ mod tests {
     /// A table that was recorded and restored knows the same paths, and drops an inode at the same
     /// lookups.
     #[test]
-    fn a_table_that_was_written_down_is_the_same() {
+    fn a_restored_inode_table_is_unchanged() {
         let mut t = Inodes::new(VolumeMode::Shared);
         let replica = ReplicaId::new(0);
         let d =

@@ -42,7 +42,7 @@ impl Journal {
 }
 
 #[test]
-fn a_flush_writes_what_others_have_queued_too() {
+fn a_flush_also_writes_entries_queued_by_others() {
     let room = tempfile::tempdir().unwrap();
     let path = room.path().join("j");
     let journal = begin(&path);
@@ -80,7 +80,7 @@ fn no_flush_returns_before_its_entry_is_in_the_file() {
 }
 
 #[test]
-fn what_is_queued_before_a_rewrite_is_in_the_old_file_and_what_comes_after_it_in_the_new_one() {
+fn entries_around_a_rewrite_go_to_the_right_file() {
     let room = tempfile::tempdir().unwrap();
     let path = room.path().join("j");
     let old = room.path().join("old");
@@ -100,7 +100,7 @@ fn what_is_queued_before_a_rewrite_is_in_the_old_file_and_what_comes_after_it_in
 
 /// The snapshot of a rewrite is a copy of all tables.
 #[test]
-fn a_rewrite_that_is_due_is_queued_once() {
+fn a_due_rewrite_is_queued_once() {
     let room = tempfile::tempdir().unwrap();
     let journal = begin(&room.path().join("j"));
     for _ in 0..2 {
@@ -118,7 +118,7 @@ fn a_rewrite_that_is_due_is_queued_once() {
 
 /// Without this the journal would grow forever. If it were due at once, each call would panic.
 #[test]
-fn a_rewrite_whose_snapshot_panics_is_due_again_once_the_journal_is_twice_as_long() {
+fn a_rewrite_that_panics_is_due_again_at_double_length() {
     let room = tempfile::tempdir().unwrap();
     let journal = begin(&room.path().join("j"));
     journal.file.lock().rewrite_at_len = 0;
@@ -141,7 +141,7 @@ fn a_rewrite_whose_snapshot_panics_is_due_again_once_the_journal_is_twice_as_lon
 
 /// The snapshot is a copy of all tables, under all their locks.
 #[test]
-fn a_journal_that_has_ended_asks_for_one_more_snapshot_at_most() {
+fn an_ended_journal_requests_at_most_one_snapshot() {
     for seals in [true, false] {
         let room = tempfile::tempdir().unwrap();
         let journal = begin(&room.path().join("j"));
@@ -162,7 +162,7 @@ fn a_journal_that_has_ended_asks_for_one_more_snapshot_at_most() {
 }
 
 #[test]
-fn a_rewrite_that_fails_leaves_the_journal_as_it_was() {
+fn a_failed_rewrite_leaves_the_journal_unchanged() {
     let room = tempfile::tempdir().unwrap();
     let (dir, kept) = (room.path().join("run"), room.path().join("kept"));
     std::fs::create_dir(&dir).unwrap();
@@ -180,7 +180,7 @@ fn a_rewrite_that_fails_leaves_the_journal_as_it_was() {
 }
 
 #[test]
-fn the_last_head_counts_and_a_rewrite_keeps_it() {
+fn the_last_head_applies_and_survives_a_rewrite() {
     let room = tempfile::tempdir().unwrap();
     let path = room.path().join("j");
     let head = || recover_journal(&path, VolumeMode::Shared).unwrap().0;
@@ -197,7 +197,7 @@ fn the_last_head_counts_and_a_rewrite_keeps_it() {
 }
 
 #[test]
-fn a_journal_whose_head_cannot_be_renewed_is_accepted_by_no_daemon() {
+fn a_journal_with_a_failed_head_update_is_refused() {
     let room = tempfile::tempdir().unwrap();
     let path = room.path().join("j");
     begin(&path).update_head(|| Err(io::ErrorKind::Other.into()));
@@ -206,7 +206,7 @@ fn a_journal_whose_head_cannot_be_renewed_is_accepted_by_no_daemon() {
 
 /// A file that cannot grow, as on a file system that is full.
 #[test]
-fn a_journal_that_misses_an_entry_is_accepted_by_no_daemon() {
+fn a_journal_with_a_missing_entry_is_refused() {
     let memory = File::from(memfd_create("journal", MemfdFlags::ALLOW_SEALING).unwrap());
     let seen = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let room = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn a_journal_that_misses_an_entry_is_accepted_by_no_daemon() {
 }
 
 #[test]
-fn a_journal_whose_writer_panics_is_accepted_by_no_daemon() {
+fn a_journal_of_a_panicked_writer_is_refused() {
     let room = tempfile::tempdir().unwrap();
     let (path, kept) = (room.path().join("j"), room.path().join("kept"));
     let journal = begin(&path);
@@ -243,7 +243,7 @@ fn a_journal_whose_writer_panics_is_accepted_by_no_daemon() {
 }
 
 #[test]
-fn a_daemon_leaves_the_next_ones_journal_alone() {
+fn a_daemon_keeps_its_successors_journal() {
     let room = tempfile::tempdir().unwrap();
     let path = room.path().join("j");
     let before = begin(&path);
@@ -262,7 +262,7 @@ fn a_daemon_leaves_the_next_ones_journal_alone() {
 }
 
 #[test]
-fn where_none_can_be_begun_an_older_one_is_of_no_use() {
+fn a_failed_start_invalidates_the_old_journal() {
     let room = tempfile::tempdir().unwrap();
     let path = room.path().join("j");
     drop(begin(&path));
@@ -273,7 +273,7 @@ fn where_none_can_be_begun_an_older_one_is_of_no_use() {
 }
 
 #[test]
-fn a_journal_of_another_form_is_refused() {
+fn a_journal_of_another_format_is_refused() {
     let room = tempfile::tempdir().unwrap();
     let path = room.path().join("j");
     drop(begin(&path));

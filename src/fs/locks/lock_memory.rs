@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_leaves_places_to_others() {
+    fn one_user_leaves_lock_memory_to_others() {
         let budget = Budget::new(16 * BUDGET_DIVISOR * BYTES_PER_SLOT);
         let room = LockMemory::new(budget.clone());
         let take = |user| std::iter::from_fn(|| room.reserve(user)).collect::<Vec<_>>();

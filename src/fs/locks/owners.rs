@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_finds_its_own_owners_and_looks_at_no_others() {
+    fn a_handle_lookup_visits_only_its_own_owners() {
         let mut owners = OwnerTable::default();
         let key = |owner| (Ino(1), LockOwner(owner));
         for number in 0..10_000 {

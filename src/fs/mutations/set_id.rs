@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_the_replica_keeps_are_removed_unless_the_caller_may_keep_them() {
+    fn set_id_bits_are_removed_unless_the_caller_may_keep_them() {
         let file = Keeps(Mutex::new(0o6755));
         let allocate = || file.mutate(&FileMutation::Fallocate { mode: 0, offset: 0, len: 1 });
         assert_eq!(SetIdPolicy::Keep.apply_change(&file, allocate), Ok(0));
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn a_write_leaves_the_set_group_id_bit_of_a_file_that_the_group_cannot_run() {
+    fn a_write_keeps_the_sgid_bit_without_group_execute() {
         let left = [0o6755, 0o4711, 0o2755, 0o2644, 0o6644, 0o1755].map(without_set_id);
         assert_eq!(left, [0o755, 0o711, 0o755, 0o2644, 0o2644, 0o1755]);
     }
 
     #[test]
-    fn a_thread_that_is_not_seen_does_not_keep_them() {
-        let nobody = RequestContext { uid: 0, gid: 0, pid: 0, request: 1, is_resent: false };
-        assert_eq!(SetIdPolicy::of_caller(&nobody), SetIdPolicy::Remove);
+    fn set_id_bits_are_removed_for_an_unknown_caller() {
+        let unprivileged = RequestContext { uid: 0, gid: 0, pid: 0, request: 1, is_resent: false };
+        assert_eq!(SetIdPolicy::of_caller(&unprivileged), SetIdPolicy::Remove);
     }
 }

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_trusted_are_left_out() {
+    fn trusted_attributes_are_not_listed() {
         let names = b"user.a\0trusted.b\0system.posix_acl_access\0trusted.\0";
         assert_eq!(without_trusted(names), b"user.a\0system.posix_acl_access\0");
         assert_eq!(without_trusted(b""), b"");

@@ -135,7 +135,7 @@ const CHANGES: &str = "0151520153025455";
 const UNANSWERED: &str = "025b005c5d5e015f";
 
 #[test]
-fn a_snapshot_has_the_bytes_that_other_releases_read() {
+fn snapshots_keep_their_binary_format() {
     assert_eq!(encoded(&inodes()), INODES);
     assert_eq!(encoded(&file()), FILE);
     assert_eq!(encoded(&open_file()), OPEN_FILE);
@@ -165,7 +165,7 @@ fn a_snapshot_has_the_bytes_that_other_releases_read() {
 }
 
 #[test]
-fn a_journal_has_the_bytes_that_other_releases_read() {
+fn journals_keep_their_binary_format() {
     let unlink = |ino, removed| InodeEvent::Unlink { parent: 7, name: "n".into(), ino, removed };
     let lookup = InodeEvent::Lookup {
         request: 1,

@@ -68,7 +68,7 @@ async fn all_three_answers_agree() {
 
 #[tokio::test]
 #[ignore = "needs the HDFS of tests/hdfs/check"]
-async fn a_file_that_is_not_there_is_not_found() {
+async fn a_missing_file_is_not_found_in_hdfs() {
     let error = web().locate(&query("none")).await.unwrap_err();
     assert!(matches!(error, PlacementError::NotFound), "{error}");
     let error = fsck().locate(&query("none")).await.unwrap_err().to_string();

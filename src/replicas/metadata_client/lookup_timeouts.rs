@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_overdue_for_a_moment() {
+    fn a_lookup_timeout_is_remembered_for_a_moment() {
         let (overdue, now) = (LookupTimeouts::default(), Instant::now());
         let target = |name: &str| CallTarget::new(Path::new(name), None);
         overdue.add(target("a"), now);

@@ -149,7 +149,7 @@ mod tests {
 
     /// The kernel sends such a change to the next daemon.
     #[test]
-    fn a_change_that_waits_for_another_one_counts_and_may_be_left() {
+    fn a_waiting_change_is_pending_and_may_be_left_behind() {
         let changes = Arc::new(PendingChanges::default());
         let waiting = changes.add_waiting();
         assert!(changes.has_pending() && changes.freeze_if_unresponsive(NO_TIME));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_that_a_silent_replica_has_are_left() {
+    fn only_changes_in_a_silent_replica_are_left_behind() {
         let changes = Arc::new(PendingChanges::default());
         let (inside, queued) = (changes.add_queued(), changes.add_queued());
         assert!(inside.start_on_replica());

@@ -10,7 +10,7 @@ pub enum RunAs {
     /// Only these, usually the caller's. For calls that open or change something.
     Only(Credentials),
     /// The daemon's, then the caller's if those are refused, such as where the server maps root to
-    /// nobody. For reading objects that the kernel has already allowed the caller to read.
+    /// `nobody`. For reading objects that the kernel has already allowed the caller to read.
     DaemonThenCaller(RequestContext),
     /// The caller's, then the daemon's if those are refused. For data to which the caller is
     /// entitled although its own credentials do not open it. Examples are a program that it may

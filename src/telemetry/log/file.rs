@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_is_kept_and_the_one_before_goes() {
+    fn a_full_log_is_kept_and_the_previous_one_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = log(&dir, 8);
         let others = ["one\n", "two\n", "three\n", "four\n", "longer than a file\n", "six\n"]
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_processes_one_rotates_and_the_other_follows() {
+    fn one_process_rotates_and_the_other_follows() {
         let dir = tempfile::tempdir().unwrap();
         let mut one = log(&dir, 8);
         let mut other = log(&dir, 8);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_rotated_away_from_another_process_within_its_line() {
+    fn the_log_is_not_rotated_within_another_writers_line() {
         let dir = tempfile::tempdir().unwrap();
         let mut one = log(&dir, 8);
         let mut other = log(&dir, 8);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_moved_or_removed_is_made_again() {
+    fn a_moved_or_removed_log_is_created_again() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = log(&dir, 0);
         put(&mut log, "one\n");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_rotated_grows_and_says_so_once_in_a_while() {
+    fn a_log_that_cannot_rotate_grows_and_warns() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("log.1/in-the-way")).unwrap();
         let mut log = log(&dir, 8);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_daemon_has_left_within_a_line_is_ended() {
+    fn an_unfinished_line_of_another_daemon_is_ended() {
         let disk = Disk::default();
         disk.free(100);
         let mut file = tempfile::tempfile().unwrap();

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_let_through_and_the_others_counted() {
+    fn repeats_above_the_limit_are_suppressed_and_counted() {
         let mut allowance = RepeatLimiter::new(2);
         let t0 = Instant::now();
         assert_eq!(allowed(&mut allowance, t0, &[0.0, 1.0, 2.0, 9.9]), [true, true, false, false]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_told_of_in_time_is_told_later() {
+    fn overdue_suppression_counts_are_reported_later() {
         let mut allowance = RepeatLimiter::new(2);
         let t0 = Instant::now();
         allowed(&mut allowance, t0, &[0.0, 0.0, 1.0, 2.0, 3.0, 20.0]);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_all_is_told() {
+    fn all_suppressed_counts_are_reported_at_the_end() {
         let mut allowance = RepeatLimiter::new(1);
         let t0 = Instant::now();
         allowed(&mut allowance, t0, &[0.0, 0.0]);

@@ -27,7 +27,7 @@ pub(crate) const NESTED: u64 = 5;
 const LINE: usize = 16;
 
 /// An ordinary user.
-const NOBODY: u32 = 65_534;
+const OTHER_USER: u32 = 65_534;
 
 pub(crate) struct Load<'a> {
     pub(crate) judge: &'a Judge,
@@ -204,7 +204,7 @@ impl Load<'_> {
 
     /// An ordinary user reads, and may not open root's file.
     pub(crate) fn be_ordinary(&self, seat: Seat, mut random: Random) {
-        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let (uid, gid) = (Uid::from_raw(OTHER_USER), Gid::from_raw(OTHER_USER));
         // The kernel keeps credentials for each thread.
         set_thread_groups(&[]).expect("root may");
         set_thread_res_gid(gid, gid, gid).expect("root may");

@@ -190,7 +190,7 @@ mod tests {
 
     /// This default has no number to compare, so the test compares its words.
     #[test]
-    fn the_documents_say_how_many_session_threads_there_are() {
+    fn docs_state_the_number_of_session_threads() {
         let least = FUSE_THREADS_DEFAULT.start();
         let most = FUSE_THREADS_DEFAULT.end();
         let words = format!("four more than the CPUs, at least {least} and at most {most}");

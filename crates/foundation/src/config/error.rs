@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_line_whatever_is_in_it() {
+    fn an_error_is_always_a_single_line() {
         let problem = Problem::Refused { key: "a".into(), what: "b\nc\u{1b}".into() };
         let error = ConfigError::new(Path::new("x\ny.toml"), Some(3), problem);
         assert_eq!(error.to_string(), r"x\ny.toml:3: key `a`: b\nc\u{1b}");

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suggestions_are_near_or_not_made() {
+    fn only_similar_keys_are_suggested() {
         let known = ["segment_size", "cache", "deadline"];
         assert_eq!(nearest("segmnt_size", &known), Some("segment_size"));
         assert_eq!(nearest("CACHE", &known), Some("cache"));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_and_placed() {
+    fn the_key_index_finds_the_line_of_each_key() {
         let text =
             "[volume]\nname = 'a'\n\n[[replica]]\npath = 'b'\n[[replica]]\n\"pa\\nth\" = 1\n";
         let root = DeTable::parse(text).unwrap();

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_accepted() {
+    fn printed_values_parse_again() {
         for bytes in [0, 1, 1000, 1024, 65_536, 1_000_000_007, 256 << 20, 3 << 29, 1 << 50] {
             assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
             assert_eq!(Rate(bytes).to_string().parse(), Ok(Rate(bytes)));

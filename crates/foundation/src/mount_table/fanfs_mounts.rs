@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_of_fanfs_are_told_with_volume_and_user_and_covered_ones_are_not() {
+    fn fanfs_mounts_are_listed_with_volume_and_user() {
         let table = "20 1 0:1 / / rw - ext4 /dev/a rw\n\
             30 20 0:40 / /data ro - fuse.fanfs fanfs:genomes ro,user_id=0,group_id=0\n\
             31 20 0:41 / /home/a/d ro - fuse.fanfs fanfs:own ro,user_id=1000,group_id=9\n\

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_has_its_fault_and_a_good_mount_none() {
+    fn each_bad_mount_option_is_reported() {
         for is_writer in [false, true] {
             assert_eq!(
                 find_faults(&good(), &MountUse { is_write_replica: is_writer, ..want() }),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn one_command_has_all_changes_of_a_mount() {
+    fn one_command_fixes_all_options_of_a_mount() {
         let all = CheckedOptions {
             read_only: true,
             rsize: Some(4096),

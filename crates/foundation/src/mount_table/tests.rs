@@ -62,7 +62,7 @@ fn nfs_at(path: &str) -> NfsMount {
 }
 
 #[test]
-fn fields_after_any_number_of_optional_ones() {
+fn optional_mountinfo_fields_are_skipped() {
     let table = table();
     let mount = table.by_id(40).expect("parsed");
     assert_eq!((mount.parent, mount.dev), (27, (0, 50)));
@@ -88,7 +88,7 @@ fn an_empty_source_does_not_shift_the_fields() {
 }
 
 #[test]
-fn escapes_and_bytes_that_are_not_utf8() {
+fn escapes_and_non_utf8_paths_are_parsed() {
     assert_eq!(id_of("/mnt/my share/dir"), Some(41));
     let path = Path::new(OsStr::from_bytes(b"/mnt/b\xe9t\ta/x"));
     assert_eq!(table().containing(path).map(|mount| mount.id), Some(45));
@@ -96,7 +96,7 @@ fn escapes_and_bytes_that_are_not_utf8() {
 }
 
 #[test]
-fn garbage_is_left_out() {
+fn invalid_lines_are_skipped() {
     for line in
         ["", "1 2", "a b 0:1 / / rw - x y z", "1 2 3 / / rw - x y z", "1 2 0:1 / / rw x y z"]
     {
@@ -105,7 +105,7 @@ fn garbage_is_left_out() {
 }
 
 #[test]
-fn a_path_lies_in_the_mount_a_walk_would_reach() {
+fn a_path_resolves_to_the_mount_that_a_walk_reaches() {
     assert_eq!(id_of("/mnt/nas1/a/b"), Some(40));
     assert_eq!(id_of("/mnt/nas1"), Some(40));
     assert_eq!(id_of("/mnt/nas10"), Some(27), "components, not characters");
@@ -127,7 +127,7 @@ fn a_mounted_replica_is_a_mount_point_or_on_the_network() {
 }
 
 #[test]
-fn network_types() {
+fn network_file_systems_are_recognized() {
     let network = |fs_type: &str| {
         let line = format!("1 0 0:1 / / rw - {fs_type} none rw");
         MountTable::parse(line.as_bytes()).mounts[0].is_network()
@@ -142,7 +142,7 @@ fn network_types() {
 }
 
 #[test]
-fn nfs_4_2() {
+fn nfs_4_2_mounts_are_parsed() {
     let nfs = nfs_at("/mnt/nas1");
     assert_eq!((nfs.server.as_str(), nfs.export.to_str()), ("10.0.0.5", Some("/srv/nas1")));
     assert_eq!((nfs.version, nfs.rsize, nfs.fails_after), (Some((4, 2)), Some(1 << 20), None));
@@ -154,7 +154,7 @@ fn nfs_4_2() {
 }
 
 #[test]
-fn nfs_3_over_ipv6() {
+fn nfs_3_mounts_over_ipv6_are_parsed() {
     let nfs = nfs_at("/mnt/my share");
     assert_eq!((nfs.server.as_str(), nfs.export.to_str()), ("fd00::5", Some("/srv/x\\y")));
     assert_eq!((nfs.version, nfs.client_addr), (Some((3, 0)), None));
@@ -162,7 +162,7 @@ fn nfs_3_over_ipv6() {
 }
 
 #[test]
-fn nconnect_has_a_line_for_each_connection_and_port_0_is_no_port() {
+fn nconnect_connections_and_port_zero_are_parsed() {
     let nfs = nfs_at("/mnt/auto");
     assert_eq!(nfs.fails_after, Some(Duration::from_secs(180)));
     let ports: Vec<_> = nfs.transports.iter().map(|t| t.source_port).collect();

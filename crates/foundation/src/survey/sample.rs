@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_with_the_most_data_is_found_and_no_link() {
+    fn the_sample_is_the_file_with_the_most_data_and_no_link() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         fs::create_dir_all(at("a/b")).unwrap();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_may_not_be_read_is_not_chosen() {
+    fn an_unreadable_file_is_never_sampled() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("data"), vec![7; 1 << 20]).unwrap();
         fs::write(root.path().join("small"), "x").unwrap();
@@ -154,13 +154,13 @@ mod tests {
         mode(root.path(), 0o755);
         mode(&root.path().join("data"), 0o000);
         let path = root.path().to_owned();
-        let as_nobody = std::thread::spawn(move || {
+        let as_other_user = std::thread::spawn(move || {
             // Of this thread alone; root's powers over files go with it.
             nix::unistd::setfsuid(65534.into());
             let found = Mutex::default();
             walk(&path, TIME, &found);
             found.into_inner().expect("no panic").best
         });
-        assert_eq!(as_nobody.join().unwrap().unwrap().path, Path::new("small"));
+        assert_eq!(as_other_user.join().unwrap().unwrap().path, Path::new("small"));
     }
 }

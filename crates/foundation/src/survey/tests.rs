@@ -95,7 +95,7 @@ fn two_gateways_of_one_file_system_are_fine() {
 }
 
 #[test]
-fn a_replica_that_hangs_is_left_behind() {
+fn the_survey_does_not_wait_for_a_hung_replica() {
     let (block, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = std::sync::Arc::new(std::sync::Mutex::new(blocked));
     let limit = Duration::from_millis(200);
@@ -120,7 +120,7 @@ fn a_replica_that_hangs_is_left_behind() {
 }
 
 #[test]
-fn what_is_not_a_directory_is_an_error() {
+fn a_replica_that_is_not_a_directory_is_an_error() {
     let answers = [
         ProbeResult::Absent,
         ProbeResult::NotADirectory,
@@ -177,7 +177,7 @@ fn roots_of_a_shared_volume_have_one_inode_number() {
 }
 
 #[test]
-fn local_roots_with_one_inode_number_are_told_apart_by_device() {
+fn local_roots_with_one_inode_number_differ_by_device() {
     let mounts = [["/mnt/a", "ext4", "/dev/sdb", "rw"], ["/mnt/b", "ext4", "/dev/sdc", "rw"]];
     let survey = surveyed(
         question(VolumeMode::Shared, &["a", "b"]),
@@ -188,7 +188,7 @@ fn local_roots_with_one_inode_number_are_told_apart_by_device() {
 }
 
 #[test]
-fn one_file_system_twice_gains_nothing() {
+fn listing_one_file_system_twice_is_a_warning() {
     let mounts = [["/mnt/a", "ceph", "m:/", "rw"], ["/mnt/b", "ceph", "m:/", "rw"]];
     let survey = surveyed(
         question(VolumeMode::Shared, &["a", "b"]),
@@ -202,7 +202,7 @@ fn one_file_system_twice_gains_nothing() {
 }
 
 #[test]
-fn trunked_mounts_are_named_with_the_remedy() {
+fn trunked_mounts_are_reported_with_a_fix() {
     let roots = || vec![root("a", 40, 2), root("b", 41, 2), root("c", 42, 2)];
     let sources = |options| {
         [
@@ -223,7 +223,7 @@ fn trunked_mounts_are_named_with_the_remedy() {
 /// What two NFSv4.1 mounts from two addresses of one server look like without
 /// `nosharecache`: one super block, which has the first one's source.
 #[test]
-fn trunked_mounts_with_one_super_block_are_named_with_the_remedy() {
+fn trunked_mounts_with_one_superblock_get_a_fix() {
     let surveyed_with = |options: &str, ports: &[u16]| {
         let sources =
             [nfs("/mnt/a", "10.0.0.1:/v", options), nfs("/mnt/b", "10.0.0.1:/v", options)];
@@ -255,7 +255,7 @@ fn trunked_mounts_with_one_super_block_are_named_with_the_remedy() {
 }
 
 #[test]
-fn one_address_mounted_twice_has_another_remedy() {
+fn an_address_mounted_twice_gets_a_different_fix() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.1:/v", V3_A)];
     // The same super block, as the kernel shares it, or not (nosharecache).
     for minor in [40, 41] {
@@ -297,7 +297,7 @@ fn roots_of_copies_are_compared_by_name_type_and_size() {
 }
 
 #[test]
-fn options_that_cost_rate_or_fail_early() {
+fn slow_or_early_failing_mount_options_are_reported() {
     let options = "rw,vers=3,rsize=131072,soft,timeo=50,retrans=1,addr=10.0.0.1";
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", options)];
     let survey = surveyed(question(VolumeMode::Shared, &["a"]), vec![root("a", 40, 2)], &mounts);
@@ -314,7 +314,7 @@ fn options_that_cost_rate_or_fail_early() {
 }
 
 #[test]
-fn attributes_that_are_believed_longer_than_the_lag() {
+fn attribute_caching_longer_than_the_lag_is_reported() {
     let found = |other: &str, lag: u64, writer: bool| -> Vec<String> {
         let options = ["rw,vers=3,rsize=1048576,hard,addr=10.0.0.1", other];
         let mounts =
@@ -347,7 +347,7 @@ fn attributes_that_are_believed_longer_than_the_lag() {
 }
 
 #[test]
-fn replicas_around_the_mount_point() {
+fn replicas_inside_or_around_the_mount_point_are_reported() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A)];
     let mounted_at = |point: &str| {
         let mut question = question(VolumeMode::Shared, &["a"]);
@@ -360,7 +360,7 @@ fn replicas_around_the_mount_point() {
 }
 
 #[test]
-fn copies_that_are_one_tree_are_named() {
+fn copies_that_are_the_same_tree_are_reported() {
     let sources = [1, 2, 3].map(|i| format!("10.0.0.{i}:/v"));
     let options = [1, 2, 3].map(|i| format!("rw,vers=3,rsize=1048576,hard,addr=10.0.0.{i}"));
     let names = ["a", "b", "c"];
@@ -384,7 +384,7 @@ fn copies_that_are_one_tree_are_named() {
 }
 
 #[test]
-fn read_only_replicas_of_a_volume_that_is_written() {
+fn a_read_only_replica_in_a_writable_volume_is_reported() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
     let found = |read_only: [bool; 2], writer: Option<usize>| {
         let [one, other] = read_only;

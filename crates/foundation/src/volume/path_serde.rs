@@ -45,7 +45,7 @@ mod tests {
     struct Named(#[serde(with = "super")] PathBuf);
 
     #[test]
-    fn every_path_comes_back_and_text_stays_text() {
+    fn every_path_survives_a_round_trip() {
         for (bytes, written) in [
             (&b"/mnt/a b\n"[..], Some("\"/mnt/a b\\n\"")),
             (b"", Some("\"\"")),

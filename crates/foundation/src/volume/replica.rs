@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn set_algebra() {
+    fn replica_set_operations_are_correct() {
         let a = ReplicaSet::first(3);
         let one = ReplicaSet::EMPTY.with(ReplicaId::new(1));
         assert_eq!(a.minus(one).iter().map(ReplicaId::index).collect::<Vec<_>>(), [0, 2]);

@@ -14,7 +14,7 @@ mod tests {
 
     /// The first numbers of the reference implementation with the seed 0.
     #[test]
-    fn it_is_the_published_sequence() {
+    fn the_output_matches_the_reference_implementation() {
         let step = 0x9e37_79b9_7f4a_7c15;
         assert_eq!(splitmix64(0), 0xe220_a839_7b1d_cdaf);
         assert_eq!(splitmix64(step), 0x6e78_9e6a_a1b9_65f4);

@@ -71,7 +71,7 @@ fn infer(seen: Vec<MountedRoot<'_>>) -> InferredVolume {
 }
 
 #[test]
-fn gateways_that_show_the_same_inodes_are_one_file_system() {
+fn gateways_with_the_same_inodes_are_one_file_system() {
     let names = [("a", 11), ("b", 12)];
     let guess = infer(vec![
         nfs("/mnt/n1", "10.0.0.1:/vol/genomes", root(40, 2, (9, 9), &names)),
@@ -84,7 +84,7 @@ fn gateways_that_show_the_same_inodes_are_one_file_system() {
 }
 
 #[test]
-fn trees_with_the_same_root_number_are_told_apart_by_the_names_in_them() {
+fn trees_with_one_root_number_differ_by_their_names() {
     // The roots of two ext4: inode 2.
     let guess = infer(vec![
         nfs("/mnt/n1", "a:/data", root(40, 2, (9, 9), &[("x", 11), ("y", 12)])),
@@ -95,7 +95,7 @@ fn trees_with_the_same_root_number_are_told_apart_by_the_names_in_them() {
 }
 
 #[test]
-fn what_cannot_be_told_is_compared_most_strictly() {
+fn unknown_relations_get_the_strictest_comparison() {
     // A root that changed during the survey, or a byte-for-byte copy that changed later.
     let partly = infer(vec![
         nfs("/mnt/n1", "a:/data", root(40, 2, (9, 9), &[("x", 11), ("y", 12)])),
@@ -110,7 +110,7 @@ fn what_cannot_be_told_is_compared_most_strictly() {
 }
 
 #[test]
-fn servers_that_number_a_file_system_differently_leave_it_open() {
+fn differing_fsids_leave_the_relation_unknown() {
     let volumes = "NV SERVER   PORT DEV          FSID                              FSC\n\
                    v3 0a000001  801 0:40         fb4b5cc2:0                        no\n\
                    v3 0a000002  801 0:41         11111111:0                        no\n\
@@ -130,7 +130,7 @@ fn servers_that_number_a_file_system_differently_leave_it_open() {
 }
 
 #[test]
-fn devices_tell_local_file_systems() {
+fn local_file_systems_are_distinguished_by_device() {
     let local = |a: RootInfo, b: RootInfo| {
         let of = |point, root| (point, ["ext4", "/dev/x", "rw"], root);
         infer_volume(&survey(vec![of("/mnt/a/data", a), of("/mnt/b/data", b)]), &[])
@@ -145,7 +145,7 @@ fn devices_tell_local_file_systems() {
 }
 
 #[test]
-fn one_server_mounted_twice_has_two_names_and_one_node() {
+fn one_server_mounted_twice_is_two_replicas_on_one_node() {
     let names = [("x", 11)];
     let guess = infer(vec![
         nfs("/mnt/n1", "filer:/a", root(40, 2, (9, 9), &names)),
@@ -156,7 +156,7 @@ fn one_server_mounted_twice_has_two_names_and_one_node() {
 }
 
 #[test]
-fn clusters_are_known_by_their_mounts() {
+fn cluster_types_are_recognized_by_their_mounts() {
     let names = [("user", 1), ("tmp", 2)];
     let of_one = |fs_type, source, options| {
         let seen = vec![("/mnt/x", [fs_type, source, options], root(40, 2, (9, 9), &names))];
@@ -170,7 +170,7 @@ fn clusters_are_known_by_their_mounts() {
 }
 
 #[test]
-fn a_volume_is_named_after_what_is_exported() {
+fn a_volume_is_named_after_its_export() {
     let names = [("x", 11)];
     let two = |a, b| {
         infer_volume_name(&survey(vec![

@@ -2,7 +2,7 @@ use super::*;
 use crate::volume::shell_word;
 
 #[test]
-fn a_smaller_mtu_is_proposed_where_one_is_known() {
+fn a_smaller_mtu_is_proposed_if_one_is_known() {
     let dropped = |interface: u64, path: u64| {
         let mut facts = healthy();
         facts.interfaces[0].mtu = Some(interface);
@@ -25,7 +25,7 @@ fn a_smaller_mtu_is_proposed_where_one_is_known() {
 }
 
 #[test]
-fn an_interface_is_full_for_those_that_go_by_it() {
+fn a_saturated_interface_is_named_for_its_replicas() {
     let mut facts = healthy();
     facts.interfaces[0].speed_mbit = Some(1000);
     facts.interfaces.push(NetworkInterface { name: "eth1".into(), ..facts.interfaces[0].clone() });
@@ -40,7 +40,7 @@ fn an_interface_is_full_for_those_that_go_by_it() {
 }
 
 #[test]
-fn readahead_costs_what_is_passed_through_and_nothing_else() {
+fn low_readahead_has_a_cost_only_with_passthrough() {
     let mut facts = healthy();
     facts.replicas[1].read_ahead_kib = Some(128);
     assert_eq!(run_checks(&facts).findings[0].cost, 0.0);
@@ -49,7 +49,7 @@ fn readahead_costs_what_is_passed_through_and_nothing_else() {
 }
 
 #[test]
-fn what_is_said_of_replicas_that_do_not_answer() {
+fn replicas_that_do_not_answer_are_reported() {
     let mut facts = healthy();
     let [one, two, three] = &mut facts.replicas[..] else { panic!("three") };
     (one.is_mounted, one.nfs) = (false, None);
@@ -73,7 +73,7 @@ fn what_is_said_of_replicas_that_do_not_answer() {
 }
 
 #[test]
-fn remedies_are_commands() {
+fn fixes_are_commands() {
     let mut facts = healthy();
     nfs(&mut facts, 1).rsize = Some(4096);
     nfs(&mut facts, 1).options = vec!["ro".into(), "vers=4.2".into(), "rsize=4096".into()];
@@ -89,7 +89,7 @@ fn remedies_are_commands() {
 }
 
 #[test]
-fn mounts_that_are_not_alike_are_named_with_what_differs() {
+fn mounts_with_differing_options_are_reported() {
     let said = |plant: fn(&mut DoctorFacts)| -> Vec<String> {
         let mut facts = healthy();
         plant(&mut facts);
@@ -142,7 +142,7 @@ fn all_findings_about_a_mount_propose_one_command() {
 }
 
 #[test]
-fn what_costs_most_comes_first() {
+fn the_most_costly_finding_comes_first() {
     let mut facts = healthy();
     nfs(&mut facts, 0).recovery = "soft";
     nfs(&mut facts, 1).rsize = Some(4096);

@@ -39,7 +39,7 @@ fn located_blocks_are_read() {
 }
 
 #[test]
-fn a_file_that_has_grown_since_is_cut_to_the_size_asked_for() {
+fn a_grown_file_is_truncated_to_the_requested_size() {
     let map = parse_file_block_locations(FILE_BLOCKS, BLOCK + 1).unwrap();
     assert_eq!(list(&map).iter().map(|chunk| chunk.1).collect::<Vec<_>>(), [BLOCK, BLOCK + 1]);
     assert!(parse_located_blocks(LOCATED, 0).unwrap().is_empty());
@@ -57,7 +57,7 @@ fn missing_and_corrupt_blocks_are_on_no_node() {
 }
 
 #[test]
-fn addresses_stand_in_for_hosts_that_have_no_name() {
+fn addresses_replace_missing_host_names() {
     let answer = br#"{"BlockLocations":{"BlockLocation":[
         {"offset":5,"length":5,"hosts":null,"names":["10.0.0.1:9866"]},
         {"offset":0,"length":5,"hosts":[""],"names":["10.0.0.2:9866",""]}]}}"#;
@@ -70,7 +70,7 @@ fn addresses_stand_in_for_hosts_that_have_no_name() {
 }
 
 #[test]
-fn what_is_no_answer_is_an_error_without_its_words() {
+fn an_invalid_answer_is_an_error_that_does_not_quote_it() {
     let long = format!(r#"{{"BlockLocations":"{}"}}"#, "secret".repeat(100));
     let many = format!(
         r#"{{"BlockLocations":{{"BlockLocation":[{{"offset":0,"length":1,"hosts":[{}"a"]}}]}}}}"#,

@@ -60,7 +60,7 @@ fn a_block_group_is_on_every_node_that_has_a_part_of_it() {
 }
 
 #[test]
-fn racks_and_states_of_copies_are_understood() {
+fn racks_and_copy_states_are_parsed() {
     let text = "/f 5 bytes, replicated: replication=2, 1 block(s):  OK\n\
         0. BP-1-a-2:blk_1_2 len=5 Live_repl=2  [/rack/10.0.0.1:9866(LIVE), \
         DatanodeInfoWithStorage[10.0.0.2:9866,DS-1,DISK](CORRUPT), \
@@ -75,7 +75,7 @@ fn an_empty_file_has_no_chunks() {
 }
 
 #[test]
-fn a_name_that_looks_like_an_announcement_does_not_count() {
+fn file_names_that_look_like_headers_are_ignored() {
     let name = "/a bytes, 7 block(s): b. blk_1 len=3 [x]";
     let text = REPLICATED.replace("/data/f", name);
     assert_eq!(parse(&text, SIZE).unwrap(), parse(REPLICATED, SIZE).unwrap());
@@ -86,7 +86,7 @@ fn a_name_that_looks_like_an_announcement_does_not_count() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_told_apart_where_fsck_does() {
+fn a_missing_file_is_recognized_if_fsck_reports_it() {
     let text = "FSCK started by root\n\n\nPath '/data/x' does not exist\n";
     assert!(matches!(parse(text, 5), Err(PlacementError::NotFound)));
     let error = parse("\n", 5).unwrap_err().to_string();
@@ -131,7 +131,7 @@ fn every_truncation_before_the_last_block_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_command_is_run_and_its_errors_name_no_file() {
+async fn fsck_errors_name_no_file() {
     let limit = Duration::from_secs(10);
     let fsck = |script: &str| {
         let words = ["sh", "-c", script, "sh", "{path}"].map(str::to_owned).to_vec();
@@ -180,7 +180,7 @@ fn hostile(answer: &'static str) -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_answer_makes_it_panic_or_overlap(
+    fn no_fsck_output_causes_panics_or_overlaps(
         answer in prop_oneof![hostile(REPLICATED), hostile(ERASURE_CODED), hostile(LOST)],
         size in prop_oneof![Just(SIZE), any::<u64>()],
     ) {

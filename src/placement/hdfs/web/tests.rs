@@ -88,7 +88,7 @@ async fn error(web: &WebHdfs) -> PlacementError {
 }
 
 #[tokio::test]
-async fn the_active_name_node_is_found_and_asked_first_from_then_on() {
+async fn the_active_name_node_is_remembered() {
     let (standby, at_standby) = serve(|_| (403, STANDBY.to_owned()));
     let (active, at_active) = serve(|_| (200, BLOCKS.to_owned()));
     let web = web(&[&unreachable(), &standby, &active], LONG);
@@ -100,7 +100,7 @@ async fn the_active_name_node_is_found_and_asked_first_from_then_on() {
 }
 
 #[tokio::test]
-async fn where_none_answers_each_is_in_the_error() {
+async fn if_no_name_node_answers_the_error_lists_all() {
     let (standby, _) = serve(|_| (403, STANDBY.to_owned()));
     let (denying, _) = serve(|_| (403, DENIED.to_owned()));
     let unreachable = unreachable();
@@ -114,7 +114,7 @@ async fn where_none_answers_each_is_in_the_error() {
 }
 
 #[tokio::test]
-async fn a_name_node_that_hangs_costs_no_more_than_the_limit() {
+async fn a_hung_name_node_costs_at_most_the_limit() {
     let (hanging, _listener) = hang();
     let limit = Duration::from_millis(300);
     let start = Instant::now();
@@ -126,7 +126,7 @@ async fn a_name_node_that_hangs_costs_no_more_than_the_limit() {
 }
 
 #[tokio::test]
-async fn a_name_node_that_stops_in_its_answer_is_late() {
+async fn a_stalled_name_node_answer_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -139,7 +139,7 @@ async fn a_name_node_that_stops_in_its_answer_is_late() {
 }
 
 #[tokio::test]
-async fn an_old_name_node_is_asked_the_old_question() {
+async fn an_old_name_node_gets_the_old_request() {
     for (status, refusal) in [(400, NO_OP), (404, "<html>"), (501, "")] {
         let (url, asked) = serve(move |line| match line.contains("op=GET_BLOCK_LOCATIONS&") {
             true => (200, LOCATED.to_owned()),
@@ -157,7 +157,7 @@ async fn an_old_name_node_is_asked_the_old_question() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_there_is_not_asked_for_twice() {
+async fn a_missing_file_is_requested_only_once() {
     let (first, _) = serve(|_| (404, NO_FILE.to_owned()));
     let (second, asked) = serve(|_| (200, BLOCKS.to_owned()));
     assert!(matches!(error(&web(&[&first, &second], LONG)).await, PlacementError::NotFound));
@@ -165,7 +165,7 @@ async fn a_file_that_is_not_there_is_not_asked_for_twice() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none_are_errors() {
+async fn invalid_web_answers_are_errors() {
     let (url, _) = serve(|_| (200, "<html>a captive portal</html>".to_owned()));
     assert!(matches!(error(&web(&[&url], LONG)).await, PlacementError::InvalidAnswer(_)));
     let (url, _) = serve(|_| (200, " ".repeat(MAX_RESPONSE_BYTES + 1)));
@@ -180,7 +180,7 @@ async fn answers_that_are_none_are_errors() {
 }
 
 #[tokio::test]
-async fn names_are_passed_as_their_bytes() {
+async fn file_names_are_passed_as_bytes() {
     let (url, asked) = serve(|_| (200, BLOCKS.to_owned()));
     let user = Some("a&b c".to_owned());
     let web = WebHdfs::new(WebHdfsSettings { user, ..settings(&[&url], LONG) }).unwrap();
@@ -192,7 +192,7 @@ async fn names_are_passed_as_their_bytes() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_about_an_empty_file() {
+async fn an_empty_file_needs_no_request() {
     let web = web(&[&unreachable()], LONG);
     let map = web.locate(&Query { size: 0, ..query(b"f") }).await.unwrap();
     assert!(map.is_empty());
@@ -200,7 +200,7 @@ async fn nobody_is_asked_about_an_empty_file() {
 }
 
 #[test]
-fn addresses_that_are_none_are_refused() {
+fn invalid_urls_are_refused() {
     let wrong = ["", "nn1:9870", "hdfs://nn1:8020", "http://", "http://u:p@nn1", "http://nn1/a"];
     for url in wrong.into_iter().chain(["http://nn1?a", "http://n n"]) {
         let said = WebHdfs::new(settings(&[url], LONG)).unwrap_err().to_string();
