@@ -109,9 +109,9 @@ impl ActivityLog {
     }
 }
 
-/// The `most` latest, but open handles are left out before closed ones. A handle that was left out
-/// keeps its number, so the caller recognizes it next time. A sum of closed handles that was left
-/// out would look like new reads next time.
+/// Returns the `most` latest entries. If there are more, open handles are left out first. A handle
+/// that was left out keeps its number, so the caller recognizes it next time. A sum of closed
+/// handles that was left out would look like new reads next time.
 fn merge_latest(
     mut open: Vec<ReadActivity>,
     closed: Vec<ReadActivity>,

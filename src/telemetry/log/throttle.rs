@@ -214,7 +214,7 @@ fn report(Suppressed { message: what, times }: Suppressed<Message>) {
 mod tests {
     use super::*;
 
-    /// For a message at each of these times, in seconds since the start, whether it is let through.
+    /// Returns for each time, in seconds since the start, whether its message is let through.
     fn allowed(allowance: &mut RepeatLimiter<&str, ()>, t0: Instant, at: &[f64]) -> Vec<bool> {
         let allows = |at: &f64| allowance.allows("a", t0 + Duration::from_secs_f64(*at), || ());
         at.iter().map(allows).collect()
