@@ -66,7 +66,7 @@ pub fn render_html(report: &Report) -> Result<String, HtmlReportError> {
         headline(report),
         escape_html(&table::origin(report))
     );
-    if let Some(row) = headline_row(report) {
+    if let Some(row) = headline_row(report).filter(|row| row.mib_per_second.is_some()) {
         let replicas = table::count(row.replicas.len(), "replica");
         let _ = writeln!(html, "<p>Median of one sequential reader through fanfs, {replicas}.</p>");
     }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::plan::Load;
 use super::results::{Report, ResultRow};
+use crate::config::Escaped;
 use crate::format::{format_bytes_rounded, to_mib};
 
 /// The width of a table, legend, and note. Names, paths, and errors may make other lines longer.
@@ -200,7 +201,10 @@ fn has_fio(report: &Report) -> bool {
 
 /// The whole report as text.
 pub fn render_text(report: &Report) -> String {
-    let mut text = format!("{}\n{}\n", origin(report), preamble(report).join("\n"));
+    let mut text = origin(report) + "\n";
+    for line in preamble(report) {
+        let _ = writeln!(text, "{}", Escaped(&line));
+    }
     for load in Load::ALL {
         let rows: Vec<&ResultRow> = report.rows.iter().filter(|row| row.load == load).collect();
         if rows.is_empty() {
@@ -209,7 +213,7 @@ pub fn render_text(report: &Report) -> String {
         let _ = write!(text, "\n{}\n{}", load_heading(load, report), render(&rows, Panel::Main));
         for row in &rows {
             for failure in &row.failures {
-                let _ = writeln!(text, "  {} failed: {failure}", row_label(row));
+                let _ = writeln!(text, "  {} failed: {}", row_label(row), Escaped(failure));
             }
         }
         if has_fio(report) {
@@ -218,7 +222,7 @@ pub fn render_text(report: &Report) -> String {
     }
     let _ = writeln!(text, "\n{}", wrap(&legend(report)));
     for note in &report.notes {
-        let _ = writeln!(text, "{}", wrap(&format!("note: {note}")));
+        let _ = writeln!(text, "{}", wrap(&format!("note: {}", Escaped(note))));
     }
     text
 }

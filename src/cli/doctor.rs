@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::volume::{self, VolumeArg};
 use super::volume_name::CONFIG_DIR;
-use super::{CommandResult, Failure, absolute, color, print_result, to_json};
+use super::{CommandResult, Failure, absolute, color, print_result, printable, to_json};
 use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::doctor::checks::{PERSIST_HINT, measured_gain};
@@ -256,6 +256,7 @@ fn render_checks(rows: &[CheckResult], in_color: bool) -> String {
     let mut text = String::new();
     for row in rows {
         let more = row.note.clone().unwrap_or_else(|| row.replicas.join(", "));
+        let more = printable(&more);
         let line = format!("{}{:<width$}  {more}", status_word(row.state, in_color), row.title);
         let _ = writeln!(text, "{}", line.trim_end());
     }
@@ -274,7 +275,8 @@ fn render_rates(facts: &DoctorFacts) -> String {
     };
     let width = facts.replicas.iter().map(|r| r.name.len()).max().unwrap_or(0).max(8);
     let size = format_bytes(measured.size);
-    let mut text = format!("\nread rates, measured with {} ({size}):\n", measured.file);
+    let file = printable(&measured.file);
+    let mut text = format!("\nread rates, measured with {file} ({size}):\n");
     for (replica, sample) in facts.replicas.iter().zip(&measured.alone) {
         let latency = sample.latency_ms.map(|ms| format!("  4 KiB latency {ms:.2} ms"));
         let latency = latency.unwrap_or_default();
@@ -309,9 +311,34 @@ fn render_findings(findings: &[Finding], in_color: bool) -> String {
             "\n{}{}{cost}\n  problem:  {}\n  evidence: {}\n  fix:      {remedy}\n",
             status_word(finding.severity, in_color),
             finding.id,
-            finding.text.problem,
-            finding.text.evidence,
+            printable(&finding.text.problem),
+            printable(&finding.text.evidence),
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::FindingText;
+
+    #[test]
+    fn file_names_cannot_control_the_terminal() {
+        let text = FindingText {
+            problem: "replica n1 cannot read the test file".to_owned(),
+            evidence: "reading a\x1b[2J failed: EIO".to_owned(),
+        };
+        let finding = Finding {
+            id: "measure.replica",
+            severity: CheckStatus::Bad,
+            replicas: Vec::new(),
+            cost: 0.0,
+            text,
+            remedy: String::new(),
+            mounts: Vec::new(),
+        };
+        let shown = render_findings(&[finding], false);
+        assert!(shown.contains(r"reading a\u{1b}[2J failed"), "{shown:?}");
+    }
 }

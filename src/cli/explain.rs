@@ -121,7 +121,7 @@ fn render_text(e: &Explanation) -> String {
     line!(text);
     render_forecast(&mut text, e);
     for finding in &e.findings {
-        line!(text, "- {finding}");
+        line!(text, "- {}", printable(finding));
     }
     render_improvements(&mut text, e);
     text
@@ -153,7 +153,7 @@ fn render_nodes(text: &mut String, e: &Explanation) {
         line!(
             text,
             "  {:<28} {:>8} {:>8} {:>12}  {on}",
-            node.node,
+            printable(&node.node),
             node.chunks,
             node.first,
             format_bytes(node.bytes)

@@ -323,7 +323,7 @@ fn render_placement(text: &mut String, status: &Status) {
     }
     if !p.unmatched.is_empty() {
         let names = p.unmatched.join(", ");
-        line!(text, "  warning: no replica is on {names}; see `aliases`");
+        line!(text, "  warning: no replica is on {}; see `aliases`", printable(&names));
     }
 }
 

@@ -169,6 +169,17 @@ fn the_table_shows_every_row_and_failure() {
 }
 
 #[test]
+fn names_cannot_control_the_terminal() {
+    let mut report = report(1);
+    report.file = "a\x1b[2J\nb".to_owned();
+    report.rows[0].failures.push("/mnt/a\x1b[2J: no answer".to_owned());
+    report.notes.push("\x1b[2J".to_owned());
+    let text = table::render_text(&report);
+    assert!(!text.contains('\x1b'), "{text:?}");
+    assert!(text.contains(r"file a\u{1b}[2J\nb ("), "{text}");
+}
+
+#[test]
 fn the_page_starts_with_the_result_and_its_origin() {
     let start = |replicas: usize| {
         let page = render_html(&report(replicas)).unwrap();
@@ -188,4 +199,7 @@ fn the_page_starts_with_the_result_and_its_origin() {
     let mut empty = report(3);
     empty.rows.clear();
     assert!(render_html(&empty).unwrap().contains("<h1>No sequential rate through fanfs</h1>"));
+    let mut failed = report(3);
+    failed.rows.iter_mut().for_each(|row| row.mib_per_second = None);
+    assert!(!render_html(&failed).unwrap().contains("Median of one sequential reader"));
 }

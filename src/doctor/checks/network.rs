@@ -213,14 +213,14 @@ pub(super) fn loss(facts: &DoctorFacts) -> CheckOutcome {
         let share = |part: u64, of: u64| {
             if of < MIN_SEGMENTS { 0.0 } else { part as f64 / of as f64 }
         };
-        let share_in = share(late, received);
-        let worst = share_in.max(share(again, sent));
+        let worst = share(late, received).max(share(again, sent));
         if worst < LOSS_SHARE {
             return None;
         }
         let much = worst >= HIGH_LOSS_SHARE;
         let interface = replica.route.as_ref().and_then(|route| route.interface.as_deref());
         let interface = interface.unwrap_or("INTERFACE");
+        let percent = |part: u64, of: u64| format_percent_precise(part as f64 / of.max(1) as f64);
         Some(RawFinding {
             status: if much { CheckStatus::Bad } else { CheckStatus::Warn },
             replicas: vec![i],
@@ -230,8 +230,8 @@ pub(super) fn loss(facts: &DoctorFacts) -> CheckOutcome {
                 format!(
                     "{late} of {received} received segments came out of order ({}), {again} of \
                      {sent} sent segments were retransmitted ({}) (tcp_info, as in ss -ti)",
-                    format_percent_precise(share_in),
-                    format_percent_precise(share(again, sent))
+                    percent(late, received),
+                    percent(again, sent)
                 ),
             ),
             remedy: format!(

@@ -332,6 +332,17 @@ fn missing_facts_are_reported_as_unknown() {
 }
 
 #[test]
+fn the_loss_of_few_segments_is_shown() {
+    let mut facts = healthy();
+    let lossy = connection(&mut facts, 1);
+    lossy.out_of_order = 2000;
+    (lossy.segments_out, lossy.retransmits) = (90, 9);
+    let findings = run_checks(&facts).findings;
+    let evidence = &findings[0].text.evidence;
+    assert!(evidence.contains("9 of 90 sent segments were retransmitted (10.00%)"), "{evidence}");
+}
+
+#[test]
 fn without_nfs_there_are_no_nfs_checks() {
     let mut facts = healthy();
     facts.interfaces.clear();
