@@ -43,9 +43,7 @@ fn main() {
     let room = tempfile::Builder::new().prefix("fanfs-bench-").tempdir().unwrap();
     let (one, many) = trees(room.path());
     println!("{calls} calls, {THREADS} threads, {FILES} files\n");
-    println!(
-        "| r2 is slower by | rule | calls/s | to spread | on r1 | on r2 | quicker by status |"
-    );
+    println!("| r2 is slower by | rule | calls/s | to spread | on r1 | on r2 | faster by status |");
     println!("|---|---|---:|---:|---:|---:|---|");
     for delay in delays {
         let rows = [
@@ -66,7 +64,7 @@ fn main() {
                 rate / spread,
                 share(r1),
                 share(r2),
-                quicker(&status),
+                faster(&status),
             );
         }
     }
@@ -143,10 +141,10 @@ fn work(files: &[PathBuf], calls: u64) -> (u64, Duration) {
     (made.into_inner(), started.elapsed())
 }
 
-fn quicker(status: &Status) -> String {
+fn faster(status: &Status) -> String {
     let Some(rule) = status.affinities.first() else { return "no rule".to_owned() };
     let times = format!("{} us against {} us", rule.times_us[0], rule.times_us[1]);
-    match &rule.quicker {
+    match &rule.faster {
         Some(name) => format!("{name}: {times}"),
         None => format!("none: {times}"),
     }

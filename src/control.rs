@@ -30,7 +30,7 @@ use tokio::net::UnixListener;
 use crate::explain::ExplainFacts;
 use crate::fs;
 use crate::read::TraceStream;
-use crate::status::Status;
+use crate::status::{self, DaemonInfo, Status};
 use crate::volume::path_serde;
 use peer::{ConnectionLimiter, ReserveFd};
 
@@ -455,8 +455,23 @@ async fn stream_trace(
 /// Asks the daemon that listens at `socket` for its status.
 ///
 /// # Errors
-/// If no daemon listens, or the answer is an error or invalid.
+/// If no daemon listens, or the answer is an error or invalid. [`io::ErrorKind::Unsupported`] if
+/// the daemon is of a version with another format of the status.
 pub fn query_status(socket: &Path) -> io::Result<Status> {
+    let line = query_line(socket, &ControlRequest::Status, CONTROL_TIMEOUT)?;
+    let StatusFormat { format, version } = serde_json::from_str(&line)?;
+    if format != status::FORMAT {
+        let other = format!("its daemon is of fanfs {version}, with another format of the status");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, other));
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Asks the daemon that listens at `socket`, which may be of another version, for its mount.
+///
+/// # Errors
+/// If no daemon listens, or the answer is an error or invalid.
+pub fn query_daemon(socket: &Path) -> io::Result<DaemonInfo> {
     query(socket, &ControlRequest::Status, CONTROL_TIMEOUT)
 }
 
@@ -510,14 +525,28 @@ fn query<T: DeserializeOwned>(
     ask: &ControlRequest,
     patience: Duration,
 ) -> io::Result<T> {
+    Ok(serde_json::from_str(&query_line(socket, ask, patience)?)?)
+}
+
+/// The daemon's answer, which is not an error.
+fn query_line(socket: &Path, ask: &ControlRequest, patience: Duration) -> io::Result<String> {
     let stream = send_request(socket, ask)?;
     stream.set_read_timeout(Some(patience))?;
     let mut line = String::new();
     BufReader::new(io::Read::take(stream, MAX_RESPONSE_BYTES)).read_line(&mut line)?;
-    if let Some(error) = error_response(&line) {
-        return Err(io::Error::other(error));
+    match error_response(&line) {
+        Some(error) => Err(io::Error::other(error)),
+        None => Ok(line),
     }
-    Ok(serde_json::from_str(&line)?)
+}
+
+/// The fields that decide whether this version can read a status.
+#[derive(Deserialize)]
+struct StatusFormat {
+    /// 0: before formats had numbers.
+    #[serde(default)]
+    format: u32,
+    version: String,
 }
 
 /// The daemon's error message, if `line` is the answer to a request that failed.

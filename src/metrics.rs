@@ -25,7 +25,6 @@ use std::sync::Arc;
 
 use crate::config;
 use crate::status::Status;
-use crate::telemetry::histogram::HistogramSnapshot;
 
 pub use definitions::{METRICS, Metric, MetricKind, Stability, markdown_table};
 pub use encode::{ExpositionFormat, encode_metrics};
@@ -38,10 +37,6 @@ use textfile::TextfileWriter;
 pub struct MetricsSnapshot {
     /// The state that `fanfs status` shows.
     pub status: Status,
-    /// The latency of applications' reads.
-    pub read_latency: HistogramSnapshot,
-    /// The duration of positioned reads on each replica, in configuration order.
-    pub replica_read_latency: Vec<HistogramSnapshot>,
     /// The daemon's process; `None` if it must not be published.
     pub process: Option<ProcessStats>,
 }

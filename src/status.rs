@@ -1,8 +1,12 @@
 //! The status record: the state of a mounted volume, of its replicas and of its affinity
 //! rules, as the daemon sends it over the control socket.
+//!
+//! `fanfs status --json` prints it. docs/status.schema.json is made from the types and comments
+//! here: `FANFS_BLESS=1 cargo test --lib status`.
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::fs::{self, FsGauges};
@@ -10,11 +14,63 @@ use crate::placement::PlacementStatus;
 use crate::replicas::health::{HealthReason, HealthState};
 use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
 use crate::telemetry::log::LogSnapshot;
+use crate::telemetry::wall_clock::Timestamp;
+use crate::volume::path_serde::PathJson;
 use crate::volume::{VolumeMode, path_serde};
 
+/// The number of this format. It increases when a field is removed or changes its meaning; fields
+/// may be added.
+pub const FORMAT: u32 = 1;
+
 /// The state of a mounted volume.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
+    /// The number of this format, 1. It increases when a key is removed or changes its meaning;
+    /// keys may be added.
+    pub format: u32,
+    /// When the daemon made this answer, seconds since 1970.
+    pub time_s: Timestamp,
+    /// fanfs's version.
+    pub version: String,
+    /// The volume's name.
+    pub volume: String,
+    /// Its configuration file.
+    #[serde(with = "path_serde")]
+    #[schemars(with = "PathJson")]
+    pub source: PathBuf,
+    /// Where it is mounted.
+    #[serde(with = "path_serde")]
+    #[schemars(with = "PathJson")]
+    pub mount_point: PathBuf,
+    /// How its replicas relate to each other.
+    pub mode: VolumeMode,
+    /// The daemon's process id.
+    pub pid: u32,
+    /// The state of the mount's keeper, if it has one (`-o keeper`).
+    pub keeper: Option<KeeperState>,
+    /// When this daemon began to serve the mount, by mounting or by taking over from another
+    /// daemon, seconds since 1970.
+    pub start_time_s: Timestamp,
+    /// The replicas, in configuration order.
+    pub replicas: Vec<ReplicaStatus>,
+    /// The state of placement.
+    pub placement: PlacementStatus,
+    /// The subtrees that are pinned to replicas.
+    pub affinities: Vec<AffinityStatus>,
+    /// Files that the kernel reads from one replica by itself.
+    pub passthrough: PassthroughStatus,
+    /// Totals since this daemon began to serve the mount.
+    pub counters: VolumeCountersSnapshot,
+    /// Current values.
+    pub gauges: VolumeGauges,
+    /// Log lines that were lost.
+    pub log: LogSnapshot,
+}
+
+/// The part of a status that daemons of all versions send. Commands use it, so that they also work
+/// with a daemon of another version.
+#[derive(Clone, Debug, Deserialize)]
+pub struct DaemonInfo {
     /// fanfs's version.
     pub version: String,
     /// The volume's name.
@@ -29,30 +85,24 @@ pub struct Status {
     pub mode: VolumeMode,
     /// The daemon's process id.
     pub pid: u32,
-    /// The state of the mount's keeper, if it has one (`-o keeper`).
+    /// The state of the mount's keeper, if it has one.
     #[serde(default)]
     pub keeper: Option<KeeperState>,
-    /// Seconds since this daemon began to serve the mount.
-    pub uptime_s: u64,
     /// The replicas, in configuration order.
-    pub replicas: Vec<ReplicaStatus>,
-    /// The state of placement.
-    pub placement: PlacementStatus,
-    /// The subtrees that are pinned to replicas.
-    pub affinities: Vec<AffinityStatus>,
-    /// Files that the kernel reads from one replica by itself.
-    pub passthrough: PassthroughStatus,
-    /// Totals since this daemon began to serve the mount.
-    pub counters: VolumeCountersSnapshot,
-    /// Current values.
-    pub gauges: VolumeGauges,
-    /// Log lines that were lost.
-    #[serde(default)]
-    pub log: LogSnapshot,
+    pub replicas: Vec<ReplicaLocation>,
+}
+
+/// A replica's name and place.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ReplicaLocation {
+    /// Its name.
+    pub name: String,
+    /// Its directory.
+    pub path: PathBuf,
 }
 
 /// The state of a mount's keeper, the process that starts another daemon if one dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum KeeperState {
     /// It runs.
@@ -62,7 +112,7 @@ pub enum KeeperState {
 }
 
 /// One replica's state.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicaStatus {
     /// Its name.
     pub name: String,
@@ -74,31 +124,28 @@ pub struct ReplicaStatus {
     pub health: HealthState,
     /// Why it is in that state.
     pub health_reason: HealthReason,
-    /// How long it has been in that state, seconds.
-    pub health_s: u64,
+    /// When it entered that state, seconds since 1970.
+    pub health_since_s: Timestamp,
     /// Why it is absent, if it is.
-    #[serde(default)]
     pub absence: Option<String>,
     /// How often it was ejected or found absent since this daemon began to serve the mount.
     pub ejections: u64,
-    /// The rate that the scheduler expects for chunks that its node holds, bytes per second.
-    pub rate: u64,
-    /// The expected rate for other chunks, bytes per second.
-    pub rate_remote: u64,
+    /// The bandwidth that the scheduler estimates for chunks that its node holds, bytes per second.
+    pub estimated_bandwidth_local: u64,
+    /// The estimated bandwidth for other chunks, bytes per second.
+    pub estimated_bandwidth_remote: u64,
     /// Bytes in flight.
     pub in_flight: u64,
     /// The current limit of bytes in flight.
-    pub in_flight_cap: u64,
+    pub in_flight_limit: u64,
     /// Threads that are inside a call on it.
-    pub busy_threads: usize,
+    pub active_threads: usize,
     /// The part of them that have been inside one call for longer than an attempt may take. Such a
     /// thread is left alone, and serves again when its call returns.
-    pub stuck_threads: usize,
+    pub hung_threads: usize,
     /// Objects on which calls hang.
-    #[serde(default)]
     pub hung_objects: usize,
     /// Those on which calls have hung longest, at most 16.
-    #[serde(default)]
     pub hung: Vec<HungObject>,
     /// What it has done.
     #[serde(flatten)]
@@ -106,18 +153,18 @@ pub struct ReplicaStatus {
 }
 
 /// An object on a replica on which calls hang.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct HungObject {
     /// Its path in the replica; empty for the root.
     pub path: String,
     /// The number of threads inside calls about it.
     pub threads: usize,
-    /// How long they have been hanging, seconds.
-    pub lasts_s: u64,
+    /// The start of the call that has been hanging longest, seconds since 1970.
+    pub since_s: Timestamp,
 }
 
 /// The state of an affinity rule.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AffinityStatus {
     /// The rule's glob.
     pub path: String,
@@ -128,12 +175,12 @@ pub struct AffinityStatus {
     /// The smoothed duration of such a call on each replica of the volume, microseconds; 0 if there
     /// was none.
     pub times_us: Vec<u64>,
-    /// A replica that answers them clearly sooner than the named ones.
-    pub quicker: Option<String>,
+    /// A replica that answers them clearly faster than the named ones.
+    pub faster: Option<String>,
 }
 
 /// Files that the kernel reads from one replica by itself.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PassthroughStatus {
     /// Whether it is configured.
     pub wanted: bool,
@@ -153,7 +200,7 @@ impl From<fs::PassthroughStatus> for PassthroughStatus {
 }
 
 /// Current values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeGauges {
     /// Bytes of the buffer budget in use.
     pub buffer_used: u64,
@@ -194,3 +241,8 @@ impl VolumeGauges {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod tests;

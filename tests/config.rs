@@ -122,7 +122,7 @@ fn every_key_is_read() {
         kernel_readahead = "0B"
         attribute_ttl = "0s"
         [metrics]
-        listen = "[::1]:9469"
+        listen = "[::1]:19469"
         textfile = "/a/v.prom"
         interval = "1min"
         [log]
@@ -161,7 +161,7 @@ fn every_key_is_read() {
     assert!(!config.fuse.splice);
     assert_eq!(config.fuse.kernel_readahead, 0);
     assert_eq!(config.fuse.attribute_ttl, Duration::ZERO);
-    let listen = ListenAddress::Tcp("[::1]:9469".parse().unwrap());
+    let listen = ListenAddress::Tcp("[::1]:19469".parse().unwrap());
     let textfile = TextfileConfig { path: "/a/v.prom".into(), interval: Duration::from_secs(60) };
     assert_eq!(config.metrics, MetricsConfig { listen: Some(listen), textfile: Some(textfile) });
     let level = "debug,fanfs::scheduler=trace".to_owned();
@@ -171,9 +171,9 @@ fn every_key_is_read() {
 #[test]
 fn metrics_listen_on_the_configured_address() {
     for (written, meant) in [
-        ("9469", "127.0.0.1:9469"),
+        ("19469", "127.0.0.1:19469"),
         ("127.0.0.1:80", "127.0.0.1:80"),
-        ("[::]:9469", "[::]:9469"),
+        ("[::]:19469", "[::]:19469"),
         ("unix:/run/x.metrics", "unix:/run/x.metrics"),
     ] {
         let config = parse(&with(&format!("[metrics]\nlisten = '{written}'"))).unwrap();

@@ -213,7 +213,7 @@ fn a_piece_is_queried_once_for_many_readers() {
     for offset in [0, 1, PIECE - 1, PIECE, 2 * PIECE - 1].into_iter().cycle().take(500) {
         rig.prompt(&file, offset);
     }
-    rig.eventually("both pieces are asked about", |status| status.asking == 2 && rig.asked() == 2);
+    rig.eventually("both pieces are asked about", |status| status.pending == 2 && rig.asked() == 2);
     assert_eq!(local(&file, 0, Instant::now()), None, "no read waits for the answer");
     rig.provider.gate.add_permits(100);
     rig.eventually("both are answered", |status| status.answers == 2);
@@ -240,7 +240,7 @@ fn an_old_answer_is_refreshed_and_used_meanwhile() {
     assert!(took >= Duration::from_millis(290), "asked again after {took:?}");
     assert_eq!(local(&file, 0, Instant::now()), on_n2());
     rig.provider.gate.add_permits(1);
-    rig.eventually("it is answered again", |status| status.answers == 2 && status.asking == 0);
+    rig.eventually("it is answered again", |status| status.answers == 2 && status.pending == 0);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn after_a_failure_the_provider_is_not_asked_for_a_while() {
     let file = rig.file("f", MIB);
     let started = Instant::now();
     rig.prompt(&file, 0);
-    rig.eventually("it has failed", |status| status.failures == 1 && status.asking == 0);
+    rig.eventually("it has failed", |status| status.failures == 1 && status.pending == 0);
     let failing = rig.locator.status().failing;
     assert_eq!(failing.as_deref(), Some("the provider does not know the file"));
     assert_eq!(local(&file, 0, Instant::now()), None, "all are candidates");
@@ -266,7 +266,7 @@ fn the_status_has_the_error_and_the_log_no_file_names() {
     let log = Log::get();
     let rig = rig(Does::Complains, false, POLICY);
     rig.prompt(&rig.file("f", MIB), 0);
-    rig.eventually("it has failed", |status| status.failures == 1 && status.asking == 0);
+    rig.eventually("it has failed", |status| status.failures == 1 && status.pending == 0);
     let failing = rig.locator.status().failing.unwrap();
     assert_eq!(failing, "tool failed (exit status: 3): /secret/name is away");
     let text = log.text();
@@ -312,7 +312,7 @@ fn an_endless_provider_is_cut_off() {
     let rig = rig(Does::Hangs, false, policy);
     let file = rig.file("f", MIB);
     rig.prompt(&file, 0);
-    rig.eventually("it is cut off", |status| status.failures == 1 && status.asking == 0);
+    rig.eventually("it is cut off", |status| status.failures == 1 && status.pending == 0);
     let failing = rig.locator.status().failing.unwrap();
     assert!(failing.starts_with("no answer within "), "{failing}");
     assert_eq!(rig.provider.inside.load(SeqCst), 0, "it is still at it");
@@ -325,11 +325,11 @@ fn at_most_four_queries_are_in_flight() {
     for file in &files {
         rig.prompt(file, 0);
     }
-    rig.eventually("four are asked", |status| status.asking == 20 && rig.asked() == 4);
+    rig.eventually("four are asked", |status| status.pending == 20 && rig.asked() == 4);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(rig.asked(), 4);
     rig.provider.gate.add_permits(100);
-    rig.eventually("all are answered", |status| status.answers == 20 && status.asking == 0);
+    rig.eventually("all are answered", |status| status.answers == 20 && status.pending == 0);
     assert_eq!(rig.provider.most_inside.load(SeqCst), 4);
 }
 
@@ -344,9 +344,9 @@ fn many_files_do_not_grow_the_locator() {
     }
     let status = rig.locator.status();
     assert_eq!(status.files, 4096);
-    assert!(status.asking <= 260, "{} questions wait", status.asking);
+    assert!(status.pending <= 260, "{} questions wait", status.pending);
     rig.provider.gate.add_permits(10_000);
-    rig.eventually("those are answered", |status| status.asking == 0);
+    rig.eventually("those are answered", |status| status.pending == 0);
     // A file that found no place is queried later.
     let last = &files[4999];
     assert_eq!(local(last, 0, Instant::now()), None);
@@ -377,7 +377,7 @@ fn a_panicking_provider_counts_as_failed_and_is_retried() {
     let file = rig.file("f", MIB);
     let started = Instant::now();
     rig.prompt(&file, 0);
-    rig.eventually("it has panicked", |status| status.failures == 1 && status.asking == 0);
+    rig.eventually("it has panicked", |status| status.failures == 1 && status.pending == 0);
     assert!(rig.locator.status().failing.is_some());
     rig.do_now(Does::Answers);
     rig.prompt_until_asked(&file, started);
@@ -405,5 +405,5 @@ fn shutdown_does_not_wait_for_a_provider() {
     runtime.shutdown_timeout(Duration::from_secs(60));
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     assert_eq!(provider.inside.load(SeqCst), 0);
-    assert_eq!(locator.status().asking, 0);
+    assert_eq!(locator.status().pending, 0);
 }

@@ -397,7 +397,8 @@ fn conduct(judge: &Judge, world: &World, length: Duration) -> u64 {
         }
         if judge.now() > healed + RECOVERY {
             let all = world.status().replicas;
-            let states: Vec<_> = all.iter().map(|r| (&r.name, r.health, r.rate)).collect();
+            let states: Vec<_> =
+                all.iter().map(|r| (&r.name, r.health, r.estimated_bandwidth_local)).collect();
             judge.note(format!("not all replicas are read from again: {states:?}"), healed);
             return warm;
         }
@@ -410,7 +411,7 @@ fn conduct(judge: &Judge, world: &World, length: Duration) -> u64 {
 fn brief(world: &World) -> impl std::fmt::Debug {
     let status = world.status();
     let replica = |r: &fanfs::status::ReplicaStatus| {
-        (r.health, r.in_flight, r.in_flight_cap, r.busy_threads, r.rate)
+        (r.health, r.in_flight, r.in_flight_limit, r.active_threads, r.estimated_bandwidth_local)
     };
     (status.gauges, status.replicas.iter().map(replica).collect::<Vec<_>>())
 }

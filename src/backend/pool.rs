@@ -450,11 +450,7 @@ impl Pool {
             own.chain(inline).collect()
         };
         let stuck = calls.into_iter().filter(|(since, _)| is_stuck(*since, now));
-        group_by_path(
-            stuck.map(|(since, slot)| {
-                (slot.lock().path.clone(), now.saturating_duration_since(since))
-            }),
-        )
+        group_by_path(stuck.map(|(since, slot)| (slot.lock().path.clone(), since)))
     }
 
     /// Whether a call about the object may start.

@@ -16,7 +16,7 @@ use super::{Failure, printable};
 use crate::control;
 use crate::mount_table::MountTable;
 use crate::mount_table::fanfs_mounts::{DaemonState, FanfsMount};
-use crate::status::{KeeperState, Status};
+use crate::status::{DaemonInfo, KeeperState, Status};
 use crate::volume::{path_serde, shell_word};
 
 /// How long a command waits for an answer from a mount.
@@ -52,6 +52,8 @@ enum UnansweredReason {
     Silent,
     /// It serves the mount, but has no control socket in this run-time directory.
     Unreachable,
+    /// It is of a version whose status this program cannot read.
+    OtherVersion,
     /// It belongs to this other user, and does not answer the caller's requests.
     OtherUser(u32),
 }
@@ -100,12 +102,27 @@ impl UnansweredMount {
         Self { volume: served.volume, mount_point: served.mount_point, daemon, remedy }
     }
 
+    /// A mount whose daemon answers in a format that this program does not know.
+    fn of_other_version(served: FanfsMount) -> Self {
+        let point = shell_word(&served.mount_point.to_string_lossy());
+        Self {
+            volume: served.volume,
+            mount_point: served.mount_point,
+            daemon: UnansweredReason::OtherVersion,
+            remedy: format!("use its program, or let this one take over: fanfs upgrade {point}"),
+        }
+    }
+
     /// The state in words, without the mount point.
     fn state_text(&self) -> String {
         match self.daemon {
             UnansweredReason::Dead => "its daemon has died".to_owned(),
             UnansweredReason::Silent => "its daemon does not answer".to_owned(),
             UnansweredReason::Unreachable => "its daemon has no control socket here".to_owned(),
+            UnansweredReason::OtherVersion => {
+                "its daemon is of another version of fanfs, with another format of the status"
+                    .to_owned()
+            }
             UnansweredReason::OtherUser(0) => {
                 "root mounted it, and only root may query its daemon (permission denied)".to_owned()
             }
@@ -139,10 +156,22 @@ impl UnansweredMount {
 /// # Errors
 /// The mount whose daemon does not answer, or why there is no mount.
 pub(super) fn query_mount_status(point: &Path) -> Result<Status, StatusError> {
+    query_mount(point, control::query_status)
+}
+
+/// The daemon of the volume at `point`, which may be of another version.
+///
+/// # Errors
+/// Those of [`query_mount_status`].
+pub(super) fn query_mount_daemon(point: &Path) -> Result<DaemonInfo, StatusError> {
+    query_mount(point, control::query_daemon)
+}
+
+fn query_mount<T>(point: &Path, query: fn(&Path) -> io::Result<T>) -> Result<T, StatusError> {
     let begun = Instant::now();
     loop {
-        let error = match control::query_status(&control::socket_path(point)) {
-            Ok(status) => return Ok(status),
+        let error = match query(&control::socket_path(point)) {
+            Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
         // During a handover the mount is served, and its control socket appears soon.
@@ -195,6 +224,11 @@ pub(super) fn status_error(point: &Path, error: &io::Error) -> StatusError {
         && let Some(served) = find_mount(point)
     {
         return StatusError::Unanswered(UnansweredMount::new(served));
+    }
+    if error.kind() == K::Unsupported
+        && let Some(served) = find_mount(point)
+    {
+        return StatusError::Unanswered(UnansweredMount::of_other_version(served));
     }
     StatusError::Failed(Failure::failed(match nothing_listens {
         true => format!("no fanfs volume of this user is mounted at {shown}"),
@@ -276,7 +310,7 @@ pub(super) fn unmount_denied_reason(point: &Path) -> Option<String> {
 /// Mount points of the volume whose keepers have died.
 pub(super) fn unsupervised_mounts(volume: &str) -> Vec<String> {
     let sockets = control::list_sockets().unwrap_or_default();
-    let answers = sockets.iter().filter_map(|socket| control::query_status(socket).ok());
+    let answers = sockets.iter().filter_map(|socket| control::query_daemon(socket).ok());
     let unkept =
         answers.filter(|one| one.volume == volume && one.keeper == Some(KeeperState::Gone));
     unkept.map(|one| one.mount_point.display().to_string()).collect()

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{CommandResult, Failure, absolute, mount_lookup, upgrade, volume};
 use crate::config;
 use crate::control::ControlRequest;
-use crate::status::{ReplicaStatus, Status};
+use crate::status::ReplicaLocation;
 
 /// Arguments of `fanfs reload`.
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let path = volume::mount_point(&args.volume)?;
-    let now = mount_lookup::query_mount_status(&path)?;
+    let now = mount_lookup::query_mount_daemon(&path)?;
     let volume = args.file.as_deref().map(volume::config_file).transpose()?;
     let volume = volume.as_deref().map(absolute);
     let source = volume.clone().unwrap_or_else(|| now.source.clone());
@@ -52,28 +52,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     let over = upgrade::request_handover(&path, &ControlRequest::Reload { volume })?;
     let then = upgrade::successor_status(&path, &over)?;
-    let changed = describe_replica_changes(&now, &then);
+    let changed = describe_replica_changes(&now.replicas, &then.replicas);
     upgrade::print_report(&over, &format!("configuration {}\n{changed}", source.display()))
 }
 
 /// The changes of the replicas on one line: "replicas 3 -> 4: added n4".
-fn describe_replica_changes(before: &Status, after: &Status) -> String {
-    let locations = |status: &Status| -> Vec<ReplicaLocation> {
-        let location = |one: &ReplicaStatus| ReplicaLocation {
-            name: one.name.clone(),
-            path: one.path.clone(),
-        };
-        status.replicas.iter().map(location).collect()
-    };
-    describe_changes(&locations(before), &locations(after))
-}
-
-struct ReplicaLocation {
-    name: String,
-    path: PathBuf,
-}
-
-fn describe_changes(before: &[ReplicaLocation], after: &[ReplicaLocation]) -> String {
+fn describe_replica_changes(before: &[ReplicaLocation], after: &[ReplicaLocation]) -> String {
     let missing = |from: &[ReplicaLocation], other: &[ReplicaLocation]| -> Vec<String> {
         let is_gone = |one: &&ReplicaLocation| other.iter().all(|two| two.name != one.name);
         from.iter().filter(is_gone).map(|one| one.name.clone()).collect()
@@ -110,12 +94,12 @@ mod tests {
         let all = |names: &[&str]| -> Vec<ReplicaLocation> { names.iter().map(location).collect() };
         let three = all(&["n1", "n2", "n3"]);
         let four = all(&["n1", "n2", "n3", "n4"]);
-        assert_eq!(describe_changes(&three, &four), "replicas 3 -> 4: added n4\n");
-        assert_eq!(describe_changes(&three, &three), "replicas 3 -> 3: unchanged\n");
+        assert_eq!(describe_replica_changes(&three, &four), "replicas 3 -> 4: added n4\n");
+        assert_eq!(describe_replica_changes(&three, &three), "replicas 3 -> 3: unchanged\n");
         let mut other = all(&["n2", "n4"]);
         other[0].path = "/srv/n2".into();
         assert_eq!(
-            describe_changes(&three, &other),
+            describe_replica_changes(&three, &other),
             "replicas 3 -> 2: added n4; removed n1, n3; moved n2 (/mnt/n2 -> /srv/n2)\n"
         );
     }

@@ -13,12 +13,16 @@ use super::mount_lookup::{self, MountedVolumes, StatusError, UnansweredMount};
 use super::{CommandResult, Failure, print_result, printable, to_json, volume};
 use crate::format::{format_bytes, format_count, format_micros, format_percent, to_mib};
 use crate::status::{KeeperState, ReplicaStatus, Status};
+use crate::telemetry::histogram::HistogramSnapshot;
 use crate::volume::shell_word;
 use warnings::health_label;
 
 /// Arguments of `fanfs status`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Rates, and the latencies beside them, cover one second, in which the command waits.
+
+Examples:
   fanfs status                   this user's volumes
   fanfs status /genomes --json
   fanfs status --check           for monitoring: no output and exit status 0 if all is well
@@ -26,7 +30,8 @@ use warnings::health_label;
 A mount whose daemon has died is listed with the command that repairs it.
 
 Exit status: 0 success; 1 a daemon has died or does not answer, or with --check a replica is out of
-service or a keeper has died; 2 wrong usage.")]
+service or a keeper has died; 2 wrong usage."
+)]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     /// [default: all of this user's volumes]
@@ -40,6 +45,9 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "json")]
     check: bool,
 }
+
+/// The time that the rates in the text cover.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Adds a line to a `String`, which cannot fail.
 macro_rules! line {
@@ -69,9 +77,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
         return check_health(&mounted);
     }
     let MountedVolumes { answers, unanswered } = mounted;
-    let (others, own): (Vec<_>, Vec<_>) =
+    let (others, mut own): (Vec<_>, Vec<_>) =
         unanswered.into_iter().partition(UnansweredMount::has_other_owner);
-    let is_failed = !own.is_empty();
+    let mut is_failed = !own.is_empty();
     match (&args.volume, args.json) {
         (Some(_), true) => print_result(&to_json(&answers[0])?),
         (None, true) => {
@@ -80,8 +88,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
             print_result(&to_json(&answers.chain(own).collect::<Vec<_>>())?)
         }
         (_, false) => {
-            let mut text: String = answers.iter().map(render_volume).collect();
-            if answers.is_empty() && own.is_empty() {
+            let sampled = sample_again(answers, &mut own);
+            is_failed = !own.is_empty();
+            let mut text: String = sampled.iter().map(render_volume).collect();
+            if sampled.is_empty() && own.is_empty() {
                 text.push_str(match others.is_empty() {
                     true => "no volume is mounted\n",
                     false => "no volume of this user is mounted\n",
@@ -112,7 +122,7 @@ fn check_health(mounted: &MountedVolumes) -> CommandResult {
         if let Some(warning) = keeper_warning(status) {
             wrong.push(format!("{} at {point}: {warning}", status.volume));
         }
-        let failures = warnings::service_failures(&status.replicas);
+        let failures = warnings::service_failures(status);
         wrong.extend(failures.iter().map(|text| format!("{} at {point}: {text}", status.volume)));
     }
     let own = mounted.unanswered.iter().filter(|mount| !mount.has_other_owner());
@@ -124,23 +134,63 @@ fn check_health(mounted: &MountedVolumes) -> CommandResult {
     Ok(ExitCode::FAILURE)
 }
 
-/// One volume's state as text.
-fn render_volume(status: &Status) -> String {
+/// Two answers of a daemon, [`SAMPLE_INTERVAL`] apart: rates and the latencies beside them cover
+/// the time between them.
+struct Sampled {
+    before: Status,
+    now: Status,
+}
+
+impl Sampled {
+    /// The time between the answers, seconds; `None` if another daemon has followed.
+    fn seconds(&self) -> Option<f64> {
+        let took = self.now.time_s.unix_s() - self.before.time_s.unix_s();
+        (self.before.pid == self.now.pid && took > 0.0).then_some(took)
+    }
+
+    /// The title of the values of the interval.
+    fn title(&self) -> String {
+        self.seconds().map_or_else(|| "now".to_owned(), |took| format!("last {took:.1} s"))
+    }
+}
+
+/// Samples the volumes a second time. One whose daemon no longer answers moves to `unanswered`; one
+/// that was unmounted meanwhile is left out.
+fn sample_again(answers: Vec<Status>, unanswered: &mut Vec<UnansweredMount>) -> Vec<Sampled> {
+    if !answers.is_empty() {
+        std::thread::sleep(SAMPLE_INTERVAL);
+    }
+    let mut sampled = Vec::new();
+    for before in answers {
+        match mount_lookup::query_mount_status(&before.mount_point) {
+            Ok(now) => sampled.push(Sampled { before, now }),
+            Err(StatusError::Unanswered(mount)) => unanswered.push(mount),
+            Err(StatusError::Failed(_)) => {}
+        }
+    }
+    sampled
+}
+
+/// One volume's state as text, at most 80 columns wide but for names and messages.
+fn render_volume(sampled: &Sampled) -> String {
+    let status = &sampled.now;
     let mut text = String::new();
-    let up = humantime::format_duration(Duration::from_secs(status.uptime_s));
+    let up = Duration::from_secs(status.time_s.seconds_since(status.start_time_s));
     line!(
         text,
-        "{} at {} ({}), pid {}, up {up}",
+        "{} at {} ({}), pid {}, up {}",
         status.volume,
         printable(&status.mount_point.to_string_lossy()),
         printable(&status.source.to_string_lossy()),
-        status.pid
+        status.pid,
+        humantime::format_duration(up)
     );
-    render_replica_table(&mut text, &status.replicas);
-    for warning in warnings::replica_warnings(&status.replicas) {
+    render_current_table(&mut text, sampled);
+    render_total_table(&mut text, &status.replicas);
+    for warning in warnings::replica_warnings(status) {
         line!(text, "  warning: {warning}");
     }
-    render_totals(&mut text, status);
+    render_totals(&mut text, sampled);
     if let Some(warning) = keeper_warning(status) {
         line!(text, "  warning: {warning}");
     }
@@ -152,69 +202,107 @@ fn render_volume(status: &Status) -> String {
     text
 }
 
-/// The table of the replicas. The titles name the interval that the columns below them cover.
-fn render_replica_table(text: &mut String, replicas: &[ReplicaStatus]) {
-    line!(
-        text,
-        "  {:<14} {:<8} {:>9} {:>9} {:>11} {:>11} {:->46}",
-        "",
-        "",
-        "last 10 s",
-        "est. bw",
-        "in-flight/",
-        "active/hung",
-        " since mount"
-    );
-    line!(
-        text,
-        "  {:<14} {:<8} {:>9} {:>9} {:>11} {:>11} {:>10} {:>9} {:>9} {:>7} {:>7}",
-        "replica",
-        "health",
-        "MiB/s",
-        "MiB/s",
-        "limit MiB",
-        "threads",
-        "read",
-        "p50",
-        "p99",
-        "errors",
-        "slow"
-    );
-    for replica in replicas {
-        line!(
-            text,
-            "  {:<14} {:<8} {:>9.1} {:>9.1} {:>11} {:>11} {:>10} {:>9} {:>9} {:>7} {:>7}",
-            replica.name,
-            health_label(replica.health),
-            to_mib(replica.counters.bytes_per_second),
-            to_mib(replica.rate),
-            format!("{:.1}/{:.1}", to_mib(replica.in_flight), to_mib(replica.in_flight_cap)),
-            format!("{}/{}", replica.busy_threads, replica.stuck_threads),
-            format_bytes(replica.counters.bytes),
-            format_micros(replica.counters.read_latency.p50_us),
-            format_micros(replica.counters.read_latency.p99_us),
-            replica.counters.errors,
-            replica.counters.late,
-        );
+/// The width of the replicas' names.
+fn name_width(replicas: &[ReplicaStatus], title: &str) -> usize {
+    let names = replicas.iter().map(|replica| replica.name.chars().count());
+    names.max().unwrap_or(0).max(title.len())
+}
+
+/// "98.2", "1.3 ms", "4.1 ms": a rate in MiB/s, and the median and the 99 % quantile in the same
+/// time; "-" for those that are unknown.
+fn interval_cells(bytes: u64, times: &HistogramSnapshot, seconds: Option<f64>) -> [String; 3] {
+    let unknown = || "-".to_owned();
+    let quantile = |part| match times.total() {
+        0 => unknown(),
+        _ => format_micros(times.quantile_us(part)),
+    };
+    match seconds {
+        None => [unknown(), unknown(), unknown()],
+        Some(seconds) => {
+            let rate = format!("{:.1}", to_mib((bytes as f64 / seconds) as u64));
+            [rate, quantile(0.5), quantile(0.99)]
+        }
     }
 }
 
-/// The volume's counters since mount, and its current values.
-fn render_totals(text: &mut String, status: &Status) {
-    let c = &status.counters;
-    let g = &status.gauges;
+/// The present state of the replicas.
+fn render_current_table(text: &mut String, sampled: &Sampled) {
+    let title = sampled.title();
+    let replicas = &sampled.now.replicas;
+    let width = name_width(replicas, &title);
+    let mut row = |name: &str, cells: [&str; 7]| {
+        let [health, rate, p50, p99, estimate, flight, threads] = cells;
+        line!(
+            text,
+            "  {name:<width$} {health:<8} {rate:>8} {p50:>8} {p99:>8} {estimate:>8} {flight:>10} \
+             {threads:>11}"
+        );
+    };
+    row("", ["", "read", "", "", "est. bw", "in-flight/", "active/hung"]);
+    row(&title, ["health", "MiB/s", "p50", "p99", "MiB/s", "limit MiB", "threads"]);
+    for replica in replicas {
+        let was = sampled.before.replicas.iter().find(|was| was.name == replica.name);
+        let counters = &replica.counters;
+        let old = was.map_or_else(|| counters.clone(), |was| was.counters.clone());
+        let [rate, p50, p99] = interval_cells(
+            counters.bytes.saturating_sub(old.bytes),
+            &counters.read_latency.since(&old.read_latency),
+            sampled.seconds(),
+        );
+        let flight =
+            format!("{:.1}/{:.1}", to_mib(replica.in_flight), to_mib(replica.in_flight_limit));
+        let threads = format!("{}/{}", replica.active_threads, replica.hung_threads);
+        let estimate = format!("{:.1}", to_mib(replica.estimated_bandwidth_local));
+        let health = health_label(replica.health);
+        row(&replica.name, [health, &rate, &p50, &p99, &estimate, &flight, &threads]);
+    }
+}
+
+/// The totals of the replicas.
+fn render_total_table(text: &mut String, replicas: &[ReplicaStatus]) {
+    let title = "since mount";
+    let width = name_width(replicas, title);
+    let mut row = |name: &str, cells: [&str; 6]| {
+        let [read, reads, p50, p99, errors, slow] = cells;
+        line!(
+            text,
+            "  {name:<width$} {read:>10} {reads:>9} {p50:>8} {p99:>8} {errors:>8} {slow:>8}"
+        );
+    };
+    row(title, ["read", "reads", "p50", "p99", "errors", "slow"]);
+    for replica in replicas {
+        let c = &replica.counters;
+        let cells = [
+            format_bytes(c.bytes),
+            c.reads.to_string(),
+            format_micros(c.read_latency.quantile_us(0.5)),
+            format_micros(c.read_latency.quantile_us(0.99)),
+            c.errors.to_string(),
+            c.slow.to_string(),
+        ];
+        row(&replica.name, cells.each_ref().map(String::as_str));
+    }
+}
+
+/// The activity of the volume in the interval and since mount, and its current values.
+fn render_totals(text: &mut String, sampled: &Sampled) {
+    let Sampled { before, now } = sampled;
+    let c = &now.counters;
+    let g = &now.gauges;
+    let [rate, p50, p99] = interval_cells(
+        c.bytes_delivered.saturating_sub(before.counters.bytes_delivered),
+        &c.read_latency.since(&before.counters.read_latency),
+        sampled.seconds(),
+    );
+    let title = sampled.title();
+    line!(text, "  app read, {title}: {rate} MiB/s, p50 {p50}, p99 {p99}");
     line!(
         text,
-        "  since mount: app read {} in {} reads, {} readahead hits, {} errors, p50 {}, p99 {}; \
-         {} metadata calls, {} failovers",
+        "  app read since mount: {} in {} reads, {} readahead hits, {} errors",
         format_bytes(c.bytes_delivered),
         c.reads,
         c.buffer_hits,
-        c.read_errors,
-        format_micros(c.read_latency.p50_us),
-        format_micros(c.read_latency.p99_us),
-        c.metadata,
-        c.metadata_failovers
+        c.read_errors
     );
     line!(
         text,
@@ -222,15 +310,19 @@ fn render_totals(text: &mut String, status: &Status) {
         c.hedges,
         c.hedges_won,
         c.retries,
-        format_bytes(c.bytes_wasted)
+        format_bytes(c.bytes_duplicate)
+    );
+    line!(text, "  since mount: {} metadata calls, {} failovers", c.metadata, c.metadata_failovers);
+    line!(
+        text,
+        "  queue: {} app reads, {} metadata calls, {} segments",
+        g.requests,
+        g.calls,
+        g.segments_waiting
     );
     line!(
         text,
-        "  queue: {} app reads, {} metadata calls, {} segments; buffers: {} of {}, {} pooled; \
-         {} open handles, {} inodes",
-        g.requests,
-        g.calls,
-        g.segments_waiting,
+        "  buffers: {} of {}, {} pooled; {} open handles, {} inodes",
         format_bytes(g.buffer_used),
         format_bytes(g.buffer_budget),
         format_bytes(g.buffer_idle),
@@ -307,11 +399,11 @@ fn render_placement(text: &mut String, status: &Status) {
         let failures = format_count(p.failures, "failure");
         let _ = write!(text, ", {answers}, {failures}");
     }
-    if p.asking > 0 {
-        let _ = write!(text, ", {} pending", p.asking);
+    if p.pending > 0 {
+        let _ = write!(text, ", {} pending", p.pending);
     }
-    if p.disbelieved > 0 {
-        let _ = write!(text, ", {} contradicted by timing", p.disbelieved);
+    if p.contradicted > 0 {
+        let _ = write!(text, ", {} contradicted by timing", p.contradicted);
     }
     if known > 0 {
         let percent = format_percent(local as f64 / known as f64);
@@ -344,7 +436,7 @@ fn render_affinities(text: &mut String, status: &Status) {
         if let Some(time) = rule.replicas.iter().filter_map(time).min() {
             let _ = write!(text, ", {}", format_micros(time));
         }
-        if let Some((name, time)) = rule.quicker.as_ref().and_then(|name| Some((name, time(name)?)))
+        if let Some((name, time)) = rule.faster.as_ref().and_then(|name| Some((name, time(name)?)))
         {
             let _ = write!(text, "; {name} is faster ({})", format_micros(time));
         }

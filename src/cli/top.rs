@@ -125,7 +125,10 @@ impl WatchedVolume {
     fn unreachable(&self, socket: &Path, error: &io::Error) -> Failure {
         match &self.mount_point {
             Some(point) => mount_lookup::status_error(point, error).into(),
-            None => Failure::failed(format!("{}: {error}", socket.display())),
+            None => match control::query_daemon(socket) {
+                Ok(daemon) => mount_lookup::status_error(&daemon.mount_point, error).into(),
+                Err(_) => Failure::failed(format!("{}: {error}", socket.display())),
+            },
         }
     }
 }
@@ -137,7 +140,7 @@ fn live_sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     }
     let all = control::list_sockets().map_err(Failure::failed)?;
     let alive: Vec<_> =
-        all.into_iter().filter(|socket| control::query_status(socket).is_ok()).collect();
+        all.into_iter().filter(|socket| control::query_daemon(socket).is_ok()).collect();
     if alive.is_empty() {
         let mounted = mount_lookup::list_volumes().map_err(Failure::failed)?;
         let all: Vec<String> =

@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     // The daemon removes its socket at the end of its shutdown. A daemon that was killed leaves
     // the socket, but no process listens on it.
     let until = Instant::now() + DAEMON_EXIT_TIMEOUT;
-    while !args.lazy && Instant::now() < until && control::query_status(&socket).is_ok() {
+    while !args.lazy && Instant::now() < until && control::query_daemon(&socket).is_ok() {
         std::thread::sleep(Duration::from_millis(20));
     }
     if !args.lazy {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{CommandResult, Failure, absolute, mount_lookup, print_result, volume};
 use crate::control::{self, ControlRequest, HandoverReport};
-use crate::status::Status;
+use crate::status::DaemonInfo;
 use crate::volume::shell_word;
 
 /// Arguments of `fanfs upgrade`.
@@ -37,13 +37,13 @@ pub(super) fn run(args: &Args) -> CommandResult {
         })?,
     };
     let path = volume::mount_point(&args.volume)?;
-    let before = mount_lookup::query_mount_status(&path)?;
+    let before = mount_lookup::query_mount_daemon(&path)?;
     let over = request_handover(&path, &ControlRequest::Upgrade { program: program.clone() })?;
     // The argument may be a symbolic link; the kernel has the real path.
     let running = std::fs::read_link(format!("/proc/{}/exe", over.pid)).unwrap_or(program);
     let version = successor_status(&path, &over)?.version;
     let program = running.display();
-    let Status { pid: from, version: old, .. } = before;
+    let DaemonInfo { pid: from, version: old, .. } = before;
     let to = over.pid;
     let changed =
         format!("program {program}, version {old} -> {version}, process {from} -> {to}\n");
@@ -86,13 +86,13 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) fn successor_status(
     mount_point: &Path,
     over: &HandoverReport,
-) -> Result<Status, Failure> {
+) -> Result<DaemonInfo, Failure> {
     status_of_process(mount_point, over.pid, Instant::now() + LISTEN_TIMEOUT)
 }
 
-fn status_of_process(mount_point: &Path, pid: u32, until: Instant) -> Result<Status, Failure> {
+fn status_of_process(mount_point: &Path, pid: u32, until: Instant) -> Result<DaemonInfo, Failure> {
     loop {
-        let status = control::query_status(&control::socket_path(mount_point)).ok();
+        let status = control::query_daemon(&control::socket_path(mount_point)).ok();
         match status.filter(|status| status.pid == pid) {
             Some(status) => return Ok(status),
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),

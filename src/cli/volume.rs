@@ -101,7 +101,7 @@ fn public_mounts() -> Vec<FanfsMount> {
 /// The mount's configuration file, or `Some(None)` if its daemon does not answer. `None` if the
 /// mount's daemon lives but uses another run-time directory.
 fn query_config_file(served: &FanfsMount) -> Option<Option<PathBuf>> {
-    match control::query_status(&control::socket_path(&served.mount_point)) {
+    match control::query_daemon(&control::socket_path(&served.mount_point)) {
         Ok(status) => Some(Some(status.source)),
         Err(_) => mount_lookup::is_local_or_dead(served).then_some(None),
     }
@@ -132,7 +132,7 @@ pub(super) fn config_file_of(found: VolumeArg, volume: &Path) -> Result<PathBuf,
         VolumeArg::Mount(served) => served,
         VolumeArg::Unknown(_, is_there) => return Ok(named_or_path(volume, is_there)),
     };
-    match mount_lookup::query_mount_status(&served.mount_point) {
+    match mount_lookup::query_mount_daemon(&served.mount_point) {
         Ok(status) => Ok(status.source),
         // Another user's volume of the same name would be a different volume.
         Err(_) if served.uid == geteuid().as_raw() && has_named_config(&served.volume) => {

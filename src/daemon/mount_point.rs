@@ -123,7 +123,7 @@ fn describe_existing_mount(path: &Path) -> MountPointError {
     if !ours {
         return MountPointError::Occupied;
     }
-    match control::query_status(&control::socket_path(path)) {
+    match control::query_daemon(&control::socket_path(path)) {
         Ok(status) => MountPointError::OccupiedByVolume(status.volume),
         Err(_) => MountPointError::OccupiedBySilentVolume,
     }

@@ -11,21 +11,20 @@ use crate::fs::PinnedLatencies;
 use crate::metrics::{MetricsSnapshot, ProcessStats};
 use crate::replicas::health::HealthState;
 use crate::replicas::metadata_order;
-use crate::status::{AffinityStatus, HungObject, ReplicaStatus, Status, VolumeGauges};
+use crate::status::{self, AffinityStatus, HungObject, ReplicaStatus, Status, VolumeGauges};
 use crate::telemetry;
 use crate::volume::ReplicaId;
 
 /// The most hung objects that the status names for each replica.
 const MAX_LISTED_HUNG: usize = 16;
 
-fn hung_object(hung: HungPath) -> HungObject {
-    let path = hung.path.to_string_lossy().into_owned();
-    HungObject { path, threads: hung.threads, lasts_s: hung.duration.as_secs() }
-}
-
 impl VolumeCore {
     pub(super) fn status(&self) -> Status {
-        let now = Instant::now();
+        let hung_object = |hung: HungPath| HungObject {
+            path: hung.path.to_string_lossy().into_owned(),
+            threads: hung.threads,
+            since_s: self.clock.timestamp(hung.since),
+        };
         let standings = self.reader.replica_snapshots();
         let replica = |(id, replica): (ReplicaId, &Arc<Replica>)| {
             let configured = &self.config.replicas[id.index()];
@@ -37,22 +36,24 @@ impl VolumeCore {
                 node: configured.node.clone(),
                 health: standing.health.state,
                 health_reason: standing.health.reason,
-                health_s: standing.health.state_age.as_secs(),
+                health_since_s: self.clock.timestamp(standing.health.since),
                 absence: (standing.health.state == HealthState::Absent)
                     .then(|| self.absence_reason(id)),
                 ejections: standing.health.ejections,
-                rate: standing.rate.local as u64,
-                rate_remote: standing.rate.remote as u64,
+                estimated_bandwidth_local: standing.rate.local as u64,
+                estimated_bandwidth_remote: standing.rate.remote as u64,
                 in_flight: standing.in_flight,
-                in_flight_cap: standing.cap,
-                busy_threads: replica.busy_threads(),
-                stuck_threads: replica.stuck_threads(self.config.read.attempt_deadline),
+                in_flight_limit: standing.cap,
+                active_threads: replica.busy_threads(),
+                hung_threads: replica.stuck_threads(self.config.read.attempt_deadline),
                 hung_objects: hung_objects.len(),
-                hung: hung_objects.into_iter().take(MAX_LISTED_HUNG).map(hung_object).collect(),
-                counters: replica.counters.snapshot(now),
+                hung: hung_objects.into_iter().take(MAX_LISTED_HUNG).map(&hung_object).collect(),
+                counters: replica.counters.snapshot(),
             }
         };
         Status {
+            format: status::FORMAT,
+            time_s: self.clock.timestamp(Instant::now()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             volume: self.config.volume.name.clone(),
             source: self.config.source.clone(),
@@ -60,7 +61,7 @@ impl VolumeCore {
             mode: self.config.volume.mode,
             pid: std::process::id(),
             keeper: self.supervisor.get().map(SupervisorClient::state),
-            uptime_s: now.saturating_duration_since(self.started_at).as_secs(),
+            start_time_s: self.clock.timestamp(self.started_at),
             replicas: self.replicas.iter().map(replica).collect(),
             placement: self.reader.locator().status(),
             affinities: self.affinity_status(),
@@ -72,30 +73,21 @@ impl VolumeCore {
     }
 
     pub(super) fn metrics_snapshot(&self) -> MetricsSnapshot {
-        MetricsSnapshot {
-            status: self.status(),
-            read_latency: self.counters.read_latency.snapshot(),
-            replica_read_latency: self
-                .replicas
-                .iter()
-                .map(|(_, r)| r.counters.read_histogram())
-                .collect(),
-            process: ProcessStats::read().ok(),
-        }
+        MetricsSnapshot { status: self.status(), process: ProcessStats::read().ok() }
     }
 
     fn affinity_status(&self) -> Vec<AffinityStatus> {
         let name = |id: ReplicaId| self.config.replicas[id.index()].name.clone();
         let rules = self.config.affinities.iter().zip(self.fs.pinned_latencies());
         let status = |(rule, pinned): (&AffinityConfig, PinnedLatencies)| {
-            let quicker =
+            let faster =
                 metadata_order::faster_unpinned_replica(&pinned.latencies_us, rule.replicas);
             AffinityStatus {
                 path: rule.path.clone(),
                 replicas: rule.replicas.iter().map(name).collect(),
                 calls: pinned.calls,
                 times_us: pinned.latencies_us.iter().map(|(_, time)| *time).collect(),
-                quicker: quicker.map(|(id, _, _)| name(id)),
+                faster: faster.map(|(id, _, _)| name(id)),
             }
         };
         rules.map(status).collect()

@@ -28,6 +28,7 @@ use crate::read::Reader;
 use crate::replicas::Replicas;
 use crate::survey::Roster;
 use crate::telemetry::VolumeCounters;
+use crate::telemetry::wall_clock::WallClock;
 
 /// The replicas, the read path and the file system of a volume.
 pub(super) struct VolumeCore {
@@ -48,6 +49,8 @@ pub(super) struct VolumeCore {
     pub(super) counters: Arc<VolumeCounters>,
     reply_pipes: Option<PipePool>,
     pub(super) started_at: Instant,
+    /// Makes the timestamps of status reports.
+    pub(super) clock: WallClock,
 }
 
 /// A core, and the runtime that its tasks run on.
@@ -136,6 +139,7 @@ impl VolumeCore {
             counters,
             reply_pipes: pipes.map(|pipes| pipes.replies),
             started_at: Instant::now(),
+            clock: WallClock::default(),
         }
     }
 

@@ -59,7 +59,9 @@ enum Extract {
     Replica(fn(&ReplicaStatus) -> u64),
     /// One value for each combination of these labels' values.
     Labeled(&'static [&'static str], fn(&Status) -> Vec<LabeledValue>),
+    /// The latency of applications' reads.
     VolumeHistogram,
+    /// The latency of reads on each replica.
     ReplicaHistogram,
     Daemon(fn(&ProcessStats) -> Value),
 }
@@ -145,14 +147,14 @@ impl Metric {
                 rows(status).into_iter().map(sample).collect()
             }
             VolumeHistogram => {
-                vec![Sample::unlabeled(Value::Histogram(snapshot.read_latency.clone()))]
+                vec![Sample::unlabeled(Value::Histogram(status.counters.read_latency.clone()))]
             }
             ReplicaHistogram => {
-                let times = status.replicas.iter().zip(&snapshot.replica_read_latency);
-                let sample = |(replica, times): (_, &HistogramSnapshot)| {
-                    Sample::of_replica(replica, Value::Histogram(times.clone()))
+                let sample = |replica: &ReplicaStatus| {
+                    let times = replica.counters.read_latency.clone();
+                    Sample::of_replica(replica, Value::Histogram(times))
                 };
-                times.map(sample).collect()
+                status.replicas.iter().map(sample).collect()
             }
             Daemon(take) => snapshot.process.iter().map(|p| Sample::unlabeled(take(p))).collect(),
         }
@@ -211,7 +213,7 @@ const fn histogram(name: Text, shows: Text, take: Extract, help: Text) -> Metric
 pub static METRICS: &[Metric] = &[
     gauge("fanfs_build_info", "version", Labeled(&["version"], build_info), "Always 1; the version of fanfs"),
     gauge("fanfs_volume_info", "mode mount_point placement.provider", Labeled(&["mode", "mount_point", "provider"], volume_info), "Always 1; the volume's mode, mount point and placement provider"),
-    gauge("fanfs_uptime_seconds", "uptime_s", Volume(|s| s.uptime_s), "Time since this daemon began to serve the mount, by mounting or by taking over from another daemon"),
+    gauge("fanfs_start_time_seconds", "start_time_s", Labeled(&[], start_time), "When this daemon began to serve the mount, seconds since 1970; another daemon has another time"),
     counter("fanfs_read_bytes_total", "counters.bytes_delivered", Volume(|s| s.counters.bytes_delivered), "Bytes delivered to applications"),
     counter("fanfs_reads_total", "counters.reads", Volume(|s| s.counters.reads), "Read requests answered with data"),
     counter("fanfs_read_errors_total", "counters.read_errors", Volume(|s| s.counters.read_errors), "Read requests answered with an error"),
@@ -220,10 +222,9 @@ pub static METRICS: &[Metric] = &[
     counter("fanfs_buffer_waits_total", "counters.budget_waits", Volume(|s| s.counters.budget_waits), "Read requests that waited for the buffer budget"),
     counter("fanfs_retries_total", "counters.retries", Volume(|s| s.counters.retries), "Segments requested from a second replica because the first one failed"),
     counter("fanfs_hedges_total", "counters.hedges", Volume(|s| s.counters.hedges), "Segments requested from a second replica because the first one was late"),
-    counter("fanfs_hedges_won_total", "counters.hedges_won", Volume(|s| s.counters.hedges_won), "Hedged reads that delivered the segment first"),
-    counter("fanfs_hedges_lost_total", "counters.hedges_lost", Volume(|s| s.counters.hedges_lost), "Hedged reads that delivered the segment after it had already arrived"),
+    counter("fanfs_hedge_results_total", "counters.hedges_won counters.hedges_lost", Labeled(&["result"], hedge_results), "Hedged reads that delivered the segment first (won), or after it had already arrived (lost)"),
     counter("fanfs_hedge_bytes_total", "counters.hedge_bytes", Volume(|s| s.counters.hedge_bytes), "Bytes delivered by hedged reads"),
-    counter("fanfs_wasted_bytes_total", "counters.bytes_wasted", Volume(|s| s.counters.bytes_wasted), "Bytes that arrived after another replica had delivered them (duplicate reads)"),
+    counter("fanfs_duplicate_bytes_total", "counters.bytes_duplicate", Volume(|s| s.counters.bytes_duplicate), "Bytes that another replica had delivered, or that no request wanted any more (duplicate reads)"),
     counter("fanfs_compared_blocks_total", "counters.compared", Volume(|s| s.counters.compared), "Blocks of 64 KiB compared with the deciding replica's"),
     counter("fanfs_outvoted_blocks_total", "counters.outvoted", Volume(|s| s.counters.outvoted), "Blocks that differed and for which a third replica agreed with the other against the deciding replica"),
     counter("fanfs_metadata_calls_total", "counters.metadata", Volume(|s| s.counters.metadata), "Metadata calls answered"),
@@ -245,11 +246,11 @@ pub static METRICS: &[Metric] = &[
     gauge("fanfs_keeper_gone", "keeper", Volume(|s| u64::from(s.keeper == Some(KeeperState::Gone))), "1 if the keeper has died: if the daemon dies as well, the mount is lost"),
     counter("fanfs_log_lines_lost_total", "log.lines_lost", Volume(|s| s.log.lines_lost), "Log lines that could not be written"),
     experimental_gauge("fanfs_placement_files", "placement.files", Volume(|s| s.placement.files as u64), "Files whose placement is in memory"),
-    experimental_gauge("fanfs_placement_questions", "placement.asking", Volume(|s| s.placement.asking as u64), "Placement queries in progress"),
+    experimental_gauge("fanfs_placement_queries_pending", "placement.pending", Volume(|s| s.placement.pending as u64), "Placement queries not answered yet"),
     counter("fanfs_placement_answers_total", "placement.answers", Volume(|s| s.placement.answers), "Placement queries that the provider answered"),
     counter("fanfs_placement_failures_total", "placement.failures", Volume(|s| s.placement.failures), "Placement queries that failed"),
     gauge("fanfs_placement_failing", "placement.failing", Volume(|s| u64::from(s.placement.failing.is_some())), "1 if the last placement query failed"),
-    counter("fanfs_placement_disbelieved_total", "placement.disbelieved", Volume(|s| s.placement.disbelieved), "Times that a chunk read like a remote one from a replica whose node should hold it"),
+    counter("fanfs_placement_contradictions_total", "placement.contradicted", Volume(|s| s.placement.contradicted), "Times that a chunk read like a remote one from a replica whose node should hold it"),
     experimental_gauge("fanfs_placement_unmatched_nodes", "placement.unmatched", Volume(|s| s.placement.unmatched.len() as u64), "Nodes in the last answer that no replica is on, as many as fanfs status shows"),
     experimental_gauge("fanfs_passthrough_wanted", "passthrough.wanted", Volume(|s| u64::from(s.passthrough.wanted)), "1 if passthrough is configured"),
     counter("fanfs_passthrough_opens_total", "passthrough.opens", Volume(|s| s.passthrough.opens), "Opens answered with passthrough; no other metric counts the reads of these files"),
@@ -257,28 +258,24 @@ pub static METRICS: &[Metric] = &[
     experimental_gauge("fanfs_passthrough_obstacles", "passthrough.obstacles", Volume(|s| s.passthrough.obstacles.len() as u64), "Different reasons why files were opened without passthrough"),
     counter("fanfs_affinity_calls_total", "affinities[].calls", Labeled(&["rule"], affinity_calls), "Metadata calls under an affinity rule; rules are numbered from 1"),
     experimental_gauge("fanfs_affinity_call_seconds", "affinities[].times_us", Labeled(&["rule", "replica"], affinity_times), "Smoothed time of a metadata call under an affinity rule; absent before the first call"),
-    experimental_gauge("fanfs_affinity_slower", "affinities[].quicker", Labeled(&["rule"], affinity_slower), "1 if another replica answers clearly faster than the replicas that an affinity rule names"),
+    experimental_gauge("fanfs_affinity_slower", "affinities[].faster", Labeled(&["rule"], affinity_slower), "1 if another replica answers clearly faster than the replicas that an affinity rule names"),
     gauge("fanfs_replica_info", "replicas[].name replicas[].node", Labeled(&["replica", "node"], replica_info), "Always 1; the node on which a replica's gateway runs"),
     gauge("fanfs_replica_health", "replicas[].health", Labeled(&["replica", "state"], health_rows), "1 for the replica's current state, 0 for the others"),
     experimental_gauge("fanfs_replica_health_reason", "replicas[].health_reason", Labeled(&["replica", "reason"], health_reason_rows), "Always 1; the reason for the replica's state"),
-    gauge("fanfs_replica_health_age_seconds", "replicas[].health_s", Replica(|r| r.health_s), "Time that a replica has been in its state"),
+    gauge("fanfs_replica_health_change_timestamp_seconds", "replicas[].health_since_s", Labeled(&["replica"], health_changes), "When a replica entered its state, seconds since 1970"),
     counter("fanfs_replica_ejections_total", "replicas[].ejections", Replica(|r| r.ejections), "Times that a replica was ejected, or found absent"),
-    gauge("fanfs_replica_expected_bytes_per_second", "replicas[].rate", Replica(|r| r.rate), "Estimated bandwidth of a replica for chunks that its node holds"),
-    gauge("fanfs_replica_expected_remote_bytes_per_second", "replicas[].rate_remote", Replica(|r| r.rate_remote), "Estimated bandwidth of a replica for other chunks"),
+    gauge("fanfs_replica_estimated_bandwidth_bytes_per_second", "replicas[].estimated_bandwidth_local replicas[].estimated_bandwidth_remote", Labeled(&["replica", "locality"], estimated_bandwidths), "Estimated bandwidth of a replica for chunks that its node holds (local), and for others (remote)"),
     gauge("fanfs_replica_in_flight_bytes", "replicas[].in_flight", Replica(|r| r.in_flight), "Bytes requested and not yet received"),
-    gauge("fanfs_replica_in_flight_limit_bytes", "replicas[].in_flight_cap", Replica(|r| r.in_flight_cap), "Current limit of bytes in flight"),
-    gauge("fanfs_replica_busy_threads", "replicas[].busy_threads", Replica(|r| r.busy_threads as u64), "Active threads: inside a call on a replica"),
-    gauge("fanfs_replica_stuck_threads", "replicas[].stuck_threads", Replica(|r| r.stuck_threads as u64), "Hung threads: active for longer than an attempt may take"),
+    gauge("fanfs_replica_in_flight_limit_bytes", "replicas[].in_flight_limit", Replica(|r| r.in_flight_limit), "Current limit of bytes in flight"),
+    gauge("fanfs_replica_active_threads", "replicas[].active_threads", Replica(|r| r.active_threads as u64), "Active threads: inside a call on a replica"),
+    gauge("fanfs_replica_hung_threads", "replicas[].hung_threads", Replica(|r| r.hung_threads as u64), "Hung threads: active for longer than an attempt may take"),
     gauge("fanfs_replica_hung_objects", "replicas[].hung_objects", Replica(|r| r.hung_objects as u64), "Files and directories on which calls to a replica hang"),
-    counter("fanfs_replica_read_bytes_total", "replicas[].bytes", Replica(|r| r.counters.bytes), "Bytes of file data delivered by a replica"),
-    counter("fanfs_replica_read_local_bytes_total", "replicas[].bytes_local", Replica(|r| r.counters.bytes_local), "Bytes delivered by a replica from chunks that its node holds"),
-    counter("fanfs_replica_read_remote_bytes_total", "replicas[].bytes_remote", Replica(|r| r.counters.bytes_remote), "Bytes delivered by a replica from chunks that its node does not hold; the rest is unknown"),
+    counter("fanfs_replica_read_bytes_total", "replicas[].bytes replicas[].bytes_local replicas[].bytes_remote replicas[].bytes_unknown", Labeled(&["replica", "locality"], replica_bytes), "Bytes of file data from a replica; local: its node holds the chunk, remote: it does not"),
     counter("fanfs_replica_reads_total", "replicas[].reads", Replica(|r| r.counters.reads), "Positioned reads that succeeded"),
     histogram("fanfs_replica_read_duration_seconds", "replicas[].read_latency", ReplicaHistogram, "Time of positioned reads that succeeded"),
-    experimental_gauge("fanfs_replica_throughput_bytes_per_second", "replicas[].bytes_per_second", Replica(|r| r.counters.bytes_per_second), "Mean throughput of a replica over the last ten seconds"),
     counter("fanfs_replica_metadata_calls_total", "replicas[].metadata", Replica(|r| r.counters.metadata), "Metadata calls that a replica answered"),
     counter("fanfs_replica_errors_total", "replicas[].errors", Replica(|r| r.counters.errors), "Calls that failed through a replica's fault"),
-    counter("fanfs_replica_late_reads_total", "replicas[].late", Replica(|r| r.counters.late), "Slow reads: segments that another replica was asked for because this one was late"),
+    counter("fanfs_replica_slow_reads_total", "replicas[].slow", Replica(|r| r.counters.slow), "Slow reads: segments that another replica was asked for because this one was late"),
     counter("fanfs_replica_disagreements_total", "replicas[].disagreements", Replica(|r| r.counters.disagreements), "Times that a replica had another version of a file than expected"),
     counter("fanfs_replica_differing_files_total", "replicas[].differing", Replica(|r| r.counters.differing), "Files not read from a replica because its bytes differ"),
     counter("process_cpu_seconds_total", "", Daemon(|p| Value::Float(p.cpu_s)), "User and system CPU time of the daemon"),
@@ -306,6 +303,61 @@ fn volume_info(status: &Status) -> Vec<LabeledValue> {
 fn json_name(value: &impl serde::Serialize) -> String {
     let name = serde_json::to_value(value).ok();
     name.and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn start_time(status: &Status) -> Vec<LabeledValue> {
+    vec![LabeledValue::new(Vec::new(), Value::Float(status.start_time_s.unix_s()))]
+}
+
+fn hedge_results(status: &Status) -> Vec<LabeledValue> {
+    let counters = &status.counters;
+    let row = |result: &str, count| LabeledValue::new(vec![result.to_owned()], count);
+    vec![
+        row("won", Value::Integer(counters.hedges_won)),
+        row("lost", Value::Integer(counters.hedges_lost)),
+    ]
+}
+
+fn health_changes(status: &Status) -> Vec<LabeledValue> {
+    let row = |replica: &ReplicaStatus| {
+        let since = Value::Float(replica.health_since_s.unix_s());
+        LabeledValue::new(vec![replica.name.clone()], since)
+    };
+    status.replicas.iter().map(row).collect()
+}
+
+/// One value of a replica for each locality of chunks.
+fn rows_by_locality<const N: usize>(
+    status: &Status,
+    values: fn(&ReplicaStatus) -> [(&'static str, u64); N],
+) -> Vec<LabeledValue> {
+    let rows = status.replicas.iter().flat_map(|replica| {
+        values(replica).map(|(locality, value)| {
+            let labels = vec![replica.name.clone(), locality.to_owned()];
+            LabeledValue::new(labels, Value::Integer(value))
+        })
+    });
+    rows.collect()
+}
+
+fn estimated_bandwidths(status: &Status) -> Vec<LabeledValue> {
+    rows_by_locality(status, |replica| {
+        [
+            ("local", replica.estimated_bandwidth_local),
+            ("remote", replica.estimated_bandwidth_remote),
+        ]
+    })
+}
+
+fn replica_bytes(status: &Status) -> Vec<LabeledValue> {
+    rows_by_locality(status, |replica| {
+        let counters = &replica.counters;
+        [
+            ("local", counters.bytes_local),
+            ("remote", counters.bytes_remote),
+            ("unknown", counters.bytes_unknown),
+        ]
+    })
 }
 
 fn replica_info(status: &Status) -> Vec<LabeledValue> {
@@ -363,7 +415,7 @@ fn affinity_times(status: &Status) -> Vec<LabeledValue> {
 
 fn affinity_slower(status: &Status) -> Vec<LabeledValue> {
     let row = |NumberedAffinity { number, rule }: NumberedAffinity<'_>| {
-        LabeledValue::new(vec![number], Value::Integer(u64::from(rule.quicker.is_some())))
+        LabeledValue::new(vec![number], Value::Integer(u64::from(rule.faster.is_some())))
     };
     numbered_affinities(status).map(row).collect()
 }

@@ -1,23 +1,24 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::*;
 use crate::replicas::health::{HealthReason, HealthState};
-use crate::status::{AffinityStatus, PassthroughStatus, ReplicaStatus, VolumeGauges};
-use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
-use crate::telemetry::log::LogSnapshot;
-use crate::telemetry::{ReplicaCounters, VolumeCounters};
+use crate::status::{AffinityStatus, HungObject, sample};
+use crate::telemetry::histogram::LatencyHistogram;
 
 /// Fields that have no metric, and why.
 const NOT_METRICS: &[(&str, &str)] = &[
+    ("format", "metrics have no numbered format"),
+    ("time_s", "Prometheus knows when it asked"),
     ("source", "it is what the volume was read from, and does not change"),
     ("pid", "process_start_time_seconds changes with it"),
     ("replicas[].path", "fanfs_replica_info says which replica it is"),
     ("replicas[].absence", "a reason in words; fanfs_replica_health says that it is absent"),
     ("replicas[].hung[].path", "a path of the volume; fanfs_replica_hung_objects counts them"),
-    ("replicas[].hung[].threads", "fanfs_replica_stuck_threads counts them"),
-    ("replicas[].hung[].lasts_s", "it is of one object"),
+    ("replicas[].hung[].threads", "fanfs_replica_hung_threads counts them"),
+    ("replicas[].hung[].since_s", "it is of one object"),
     ("log.error", "a reason in words"),
     ("affinities[].path", "a path of the volume; rules have numbers"),
     ("affinities[].replicas[]", "the configuration says so"),
@@ -27,81 +28,39 @@ fn from_json<T: serde::de::DeserializeOwned>(json: &str) -> T {
     serde_json::from_str(json).unwrap()
 }
 
-fn replica(name: &str) -> ReplicaStatus {
-    ReplicaStatus {
-        name: name.to_owned(),
-        path: "/mnt/r1".into(),
-        node: "node\"1\\".to_owned(),
-        health: HealthState::Probing,
-        health_reason: HealthReason::Proved,
-        health_s: 7,
-        absence: None,
-        ejections: 2,
-        rate: 100,
-        rate_remote: 50,
-        in_flight: 1,
-        in_flight_cap: 8,
-        busy_threads: 3,
-        stuck_threads: 1,
-        hung_objects: 1,
-        hung: vec![from_json("{\"path\":\"d/f\",\"threads\":1,\"lasts_s\":9}")],
-        counters: ReplicaCountersSnapshot {
-            bytes: 1 << 60,
-            reads: 5,
-            ..ReplicaCountersSnapshot::default()
-        },
-    }
-}
-
 fn snapshot() -> MetricsSnapshot {
-    let status = Status {
-        version: "1.2.3".to_owned(),
-        volume: "v".to_owned(),
-        source: "/etc/fanfs/v.toml".into(),
-        mount_point: "/v".into(),
-        mode: from_json("\"copies\""),
-        pid: 1,
-        keeper: None,
-        uptime_s: 60,
-        replicas: vec![replica("r1"), replica("r2")],
-        placement: from_json(
-            "{\"provider\":\"table\",\"files\":1,\"asking\":0,\"answers\":4,\"failures\":1,\
-             \"failing\":\"no\",\"disbelieved\":0,\"unmatched\":[\"x\"]}",
-        ),
-        affinities: vec![AffinityStatus {
-            path: "/secret/**".to_owned(),
-            replicas: vec!["r1".to_owned()],
-            calls: 9,
-            times_us: vec![1_500, 0],
-            quicker: None,
-        }],
-        passthrough: PassthroughStatus { obstacles: vec!["a".into()], ..Default::default() },
-        counters: VolumeCountersSnapshot { reads: 3, ..VolumeCountersSnapshot::default() },
-        gauges: VolumeGauges {
-            buffer_used: 1,
-            buffer_idle: 2,
-            buffer_memory: 3,
-            buffer_budget: 4,
-            segments_waiting: 5,
-            segments_in_flight: 6,
-            requests: 7,
-            calls: 8,
-            inodes: 9,
-            handles: 10,
-        },
-        log: LogSnapshot { lines_lost: 11, error: None },
-    };
-    let volume = VolumeCounters::default();
-    let replica = ReplicaCounters::default();
-    for ms in [1, 3, 60_000] {
-        volume.read_latency.record(std::time::Duration::from_millis(ms));
+    let mut status = sample::status(["r1", "r2"]);
+    status.volume = "v".to_owned();
+    status.mode = from_json("\"copies\"");
+    status.placement = from_json(
+        "{\"provider\":\"table\",\"files\":1,\"pending\":0,\"answers\":4,\"failures\":1,\
+         \"failing\":\"no\",\"contradicted\":0,\"unmatched\":[\"x\"]}",
+    );
+    status.affinities = vec![AffinityStatus {
+        path: "/secret/**".to_owned(),
+        replicas: vec!["r1".to_owned()],
+        calls: 9,
+        times_us: vec![1_500, 0],
+        faster: None,
+    }];
+    status.passthrough.obstacles = vec!["a".into()];
+    status.log.lines_lost = 11;
+    let times = LatencyHistogram::default();
+    [1, 3, 60_000].iter().for_each(|ms| times.record(Duration::from_millis(*ms)));
+    status.counters.read_latency = times.snapshot();
+    status.counters.reads = 3;
+    status.counters.hedges_won = 2;
+    for replica in &mut status.replicas {
+        replica.node = "node\"1\\".to_owned();
+        replica.health = HealthState::Probing;
+        replica.health_reason = HealthReason::Proved;
+        replica.hung =
+            vec![HungObject { path: "d/f".to_owned(), threads: 1, since_s: sample::ago(9) }];
+        replica.counters.read_latency = times.snapshot();
+        replica.counters.bytes_local = 1 << 60;
+        replica.counters.bytes_unknown = 7;
     }
-    MetricsSnapshot {
-        status,
-        read_latency: volume.read_latency.snapshot(),
-        replica_read_latency: vec![replica.read_histogram(), replica.read_histogram()],
-        process: ProcessStats::read().ok(),
-    }
+    MetricsSnapshot { status, process: ProcessStats::read().ok() }
 }
 
 /// The fields of a status that have values, named as in [`Metric::status_fields`].
@@ -160,7 +119,8 @@ fn metric_names_follow_the_rules() {
         assert!(metric.help.len() < 120 && !metric.help.contains('|'), "{name}");
         let known = ["volume", "replica", "node", "state", "reason", "rule", "version", "mode"];
         for label in metric.labels() {
-            let is_known = known.contains(&label) || ["mount_point", "provider"].contains(&label);
+            let more = ["mount_point", "provider", "locality", "result"];
+            let is_known = known.contains(&label) || more.contains(&label);
             assert!(is_known, "{name} has a label `{label}`: is the number of its values bounded?");
         }
     }
@@ -173,13 +133,19 @@ fn encoded_metrics_match_the_snapshot() {
         "# TYPE fanfs_reads_total counter",
         "fanfs_reads_total{volume=\"v\"} 3",
         "fanfs_log_lines_lost_total{volume=\"v\"} 11",
-        "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r2\"} 1152921504606846976",
+        "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r2\",locality=\"local\"} 1152921504606846976",
+        "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r2\",locality=\"remote\"} 0",
+        "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r2\",locality=\"unknown\"} 7",
+        "fanfs_hedge_results_total{volume=\"v\",result=\"won\"} 2",
+        "fanfs_hedge_results_total{volume=\"v\",result=\"lost\"} 0",
+        "fanfs_start_time_seconds{volume=\"v\"} 906216.0",
+        "fanfs_replica_health_change_timestamp_seconds{volume=\"v\",replica=\"r1\"} 999995.0",
         "fanfs_replica_health{volume=\"v\",replica=\"r1\",state=\"probing\"} 1",
         "fanfs_replica_health{volume=\"v\",replica=\"r1\",state=\"healthy\"} 0",
         "fanfs_replica_health_reason{volume=\"v\",replica=\"r1\",reason=\"proved\"} 1",
         "fanfs_replica_info{volume=\"v\",replica=\"r1\",node=\"node\\\"1\\\\\"} 1",
         "fanfs_affinity_call_seconds{volume=\"v\",rule=\"1\",replica=\"r1\"} 0.0015",
-        "fanfs_volume_info{volume=\"v\",mode=\"copies\",mount_point=\"/v\",provider=\"table\"} 1",
+        "fanfs_volume_info{volume=\"v\",mode=\"copies\",mount_point=\"/genomes\",provider=\"table\"} 1",
         "# TYPE fanfs_read_duration_seconds histogram",
         "fanfs_read_duration_seconds_bucket{volume=\"v\",le=\"0.002\"} 1",
         "fanfs_read_duration_seconds_bucket{volume=\"v\",le=\"32.768\"} 2",
@@ -203,7 +169,7 @@ fn the_openmetrics_format_is_valid() {
         "# TYPE fanfs_replica_read_bytes counter",
         "# UNIT fanfs_replica_read_bytes bytes",
         "# UNIT fanfs_read_duration_seconds seconds",
-        "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r1\"} 1152921504606846976",
+        "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r1\",locality=\"local\"} 1152921504606846976",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }

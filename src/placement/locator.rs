@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -73,22 +74,23 @@ pub struct LocatorPolicy {
 }
 
 /// The state of placement that `fanfs status` shows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlacementStatus {
     /// The provider; "none" without one.
     pub provider: String,
     /// Files whose placement is remembered.
     pub files: usize,
     /// Queries in flight or waiting.
-    pub asking: usize,
+    pub pending: usize,
     /// Queries that were answered.
     pub answers: u64,
     /// Queries that failed.
     pub failures: u64,
     /// Why the last failed query failed, until a query is answered.
     pub failing: Option<String>,
-    /// How often a replica behaved remotely for a chunk and was disbelieved.
-    pub disbelieved: u64,
+    /// Answers that timing contradicted: a replica read a chunk that its node should hold like a
+    /// remote one.
+    pub contradicted: u64,
     /// Node names that no replica has, in the last answer with any nodes in it: the first few,
     /// and the number of the others.
     pub unmatched: Vec<String>,
@@ -365,11 +367,11 @@ impl Locator {
         PlacementStatus {
             provider: self.provider_name().to_owned(),
             files: self.files.lock().len(),
-            asking: self.pending_queries.load(Relaxed),
+            pending: self.pending_queries.load(Relaxed),
             answers: self.answer_count.load(Relaxed),
             failures: self.failure_count.load(Relaxed),
             failing: self.last_failure.lock().clone(),
-            disbelieved: self.disbelief_count.load(Relaxed),
+            contradicted: self.disbelief_count.load(Relaxed),
             unmatched: self.unmatched_names.lock().shown.clone(),
         }
     }

@@ -17,7 +17,7 @@ use crate::buffer::{Pipe, Reservation, SegmentData};
 use crate::placement::Delivery;
 use crate::scheduler::rate::PerLocality;
 use crate::scheduler::{AttemptId, AttemptOutcome, Dispatch, FinishedAttempt};
-use crate::telemetry::counters::increment;
+use crate::telemetry::counters::{ChunkLocality, increment};
 use crate::volume::{ByteRange, ReplicaId};
 
 /// How long a thread may continue with small reads while others wait in the pool's queue.
@@ -322,16 +322,13 @@ impl EndedAttempt {
     }
 
     fn count_delivery(&self, reader: &Reader, fetch: &SegmentFetch, bytes: u64) {
-        let counters = &reader.replicas[self.replica].counters;
-        counters.record_read(bytes, self.took(), self.at);
         *fetch.file.last_delivery.lock() = Some(self.at);
-        match fetch.state.lock().holders {
-            Some(holders) if holders.local.contains(self.replica) => {
-                counters.record_local_bytes(bytes);
-            }
-            Some(_) => counters.record_remote_bytes(bytes),
-            None => {}
-        }
+        let locality = match fetch.state.lock().holders {
+            Some(holders) if holders.local.contains(self.replica) => ChunkLocality::Local,
+            Some(_) => ChunkLocality::Remote,
+            None => ChunkLocality::Unknown,
+        };
+        reader.replicas[self.replica].counters.record_read(bytes, self.took(), locality);
     }
 
     /// Reports the segment's service time to the locator, if it was measured.
@@ -380,7 +377,7 @@ impl EndedAttempt {
             // Another attempt was first, or no request wants the segment any more.
             Err(_data) => {
                 self.trace(reader, fetch, false, Ok(false));
-                reader.counters.bytes_wasted.fetch_add(bytes, Ordering::Relaxed);
+                reader.counters.bytes_duplicate.fetch_add(bytes, Ordering::Relaxed);
                 false
             }
         }

@@ -82,6 +82,6 @@ pub(super) fn enqueue_hedge(
         SegmentRequest { is_hedge: true, ..segment_request(fetch, left, false, state.holders) };
     state.set_queued(scheduler.enqueue(want));
     drop(state);
-    reader.replicas[late.replica].counters.record_late();
+    reader.replicas[late.replica].counters.record_slow();
     increment(&reader.counters.hedges);
 }

@@ -18,6 +18,7 @@
 
 use std::time::{Duration, Instant};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Strikes of one failure.
@@ -48,7 +49,7 @@ pub const SLOW_RATE_SHARE: f64 = 0.05;
 pub const READMIT_RATE_SHARE: f64 = 2.0 * SLOW_RATE_SHARE;
 
 /// A replica's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthState {
     /// Asked according to its speed.
@@ -64,7 +65,7 @@ pub enum HealthState {
 }
 
 /// Why a state changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthReason {
     /// Nothing has happened yet.
@@ -158,8 +159,8 @@ pub struct HealthSnapshot {
     pub state: HealthState,
     /// The reason for the last change of state.
     pub reason: HealthReason,
-    /// The time since that change.
-    pub state_age: Duration,
+    /// When that was.
+    pub since: Instant,
     /// The number of ejections, absences included.
     pub ejections: u64,
 }
@@ -199,12 +200,11 @@ impl Health {
     }
 
     /// Its present health.
-    pub fn snapshot(&self, now: Instant) -> HealthSnapshot {
-        let lasts = now.saturating_duration_since(self.since);
+    pub fn snapshot(&self) -> HealthSnapshot {
         HealthSnapshot {
             state: self.state,
             reason: self.reason,
-            state_age: lasts,
+            since: self.since,
             ejections: self.ejections,
         }
     }

@@ -109,8 +109,8 @@ impl HealthBoard {
     }
 
     /// A replica's health.
-    pub fn snapshot(&self, id: ReplicaId, now: Instant) -> HealthSnapshot {
-        self.health[id].snapshot(now)
+    pub fn snapshot(&self, id: ReplicaId) -> HealthSnapshot {
+        self.health[id].snapshot()
     }
 
     /// Replicas that may be asked; all of them if none should be.

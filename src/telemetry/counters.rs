@@ -4,26 +4,37 @@
 //! changelog.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::histogram::{HistogramSnapshot, LatencyHistogram, LatencyQuantiles};
+use super::histogram::{HistogramSnapshot, LatencyHistogram, LatencySummary};
 
 /// What one replica has done since this daemon began to serve the mount.
+#[derive(Default)]
 pub struct ReplicaCounters {
-    bytes: AtomicU64,
     bytes_local: AtomicU64,
     bytes_remote: AtomicU64,
+    bytes_unknown: AtomicU64,
     reads: AtomicU64,
     metadata: AtomicU64,
     errors: AtomicU64,
-    late: AtomicU64,
+    slow: AtomicU64,
     disagreements: AtomicU64,
     differing: AtomicU64,
     read_latency: LatencyHistogram,
-    meter: Mutex<ThroughputMeter>,
+}
+
+/// Whether a replica's node holds the chunk that a read is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkLocality {
+    /// It does.
+    Local,
+    /// It does not.
+    Remote,
+    /// The placement of the chunk is unknown.
+    Unknown,
 }
 
 /// What has happened in the volume since this daemon began to serve the mount.
@@ -56,8 +67,9 @@ pub struct VolumeCounters {
     /// Differing blocks in which a third replica agreed with the other one against the deciding
     /// one.
     pub outvoted: AtomicU64,
-    /// Bytes that arrived after another replica had delivered them.
-    pub bytes_wasted: AtomicU64,
+    /// Bytes that arrived after another replica had delivered them, or that no request wanted any
+    /// more (duplicate reads).
+    pub bytes_duplicate: AtomicU64,
     /// Metadata calls answered.
     pub metadata: AtomicU64,
     /// Metadata calls answered by a replica other than the first one asked.
@@ -72,115 +84,93 @@ pub struct VolumeCounters {
     pub changes: AtomicU64,
 }
 
-/// A snapshot of [`ReplicaCounters`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// Totals of one replica since this daemon began to serve the mount.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicaCountersSnapshot {
-    /// Bytes of file data delivered.
+    /// Bytes of file data delivered: the sum of the next three.
     pub bytes: u64,
-    /// The part of these bytes from chunks that the replica's node holds.
+    /// Bytes from chunks that the replica's node holds.
     pub bytes_local: u64,
-    /// The part of these bytes from chunks that its node does not hold. Bytes of unknown placement
-    /// are in neither part.
+    /// Bytes from chunks that its node does not hold.
     pub bytes_remote: u64,
+    /// Bytes from chunks whose placement is unknown.
+    pub bytes_unknown: u64,
     /// Positioned reads that delivered data.
     pub reads: u64,
     /// Metadata calls answered.
     pub metadata: u64,
     /// Calls that failed through the replica's fault.
     pub errors: u64,
-    /// Reads that were also sent to another replica because this one was late.
-    pub late: u64,
+    /// Reads that were also sent to another replica because this one was slow.
+    pub slow: u64,
     /// Files of which this replica showed another version.
     pub disagreements: u64,
     /// Files that are not read from this replica because its bytes differ.
     pub differing: u64,
-    /// The mean rate over the last ten seconds, bytes per second.
-    pub bytes_per_second: u64,
-    /// Quantiles of the duration of positioned reads.
-    pub read_latency: LatencyQuantiles,
+    /// The durations of positioned reads that delivered data.
+    #[schemars(with = "LatencySummary")]
+    pub read_latency: HistogramSnapshot,
 }
 
-/// A snapshot of [`VolumeCounters`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// Totals of the volume since this daemon began to serve the mount.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeCountersSnapshot {
-    /// See [`VolumeCounters::bytes_delivered`].
+    /// Bytes delivered to applications.
     pub bytes_delivered: u64,
-    /// See [`VolumeCounters::reads`].
+    /// Read requests answered with data.
     pub reads: u64,
-    /// See [`VolumeCounters::read_errors`].
+    /// Read requests answered with an error.
     pub read_errors: u64,
-    /// Quantiles of [`VolumeCounters::read_latency`].
-    #[serde(default)]
-    pub read_latency: LatencyQuantiles,
-    /// See [`VolumeCounters::buffer_hits`].
+    /// The latency of these requests, from the request to its answer.
+    #[schemars(with = "LatencySummary")]
+    pub read_latency: HistogramSnapshot,
+    /// Read requests that found all their bytes in memory.
     pub buffer_hits: u64,
-    /// See [`VolumeCounters::budget_waits`].
+    /// Read requests that had to wait for the buffer budget.
     pub budget_waits: u64,
-    /// See [`VolumeCounters::retries`].
+    /// Segments sent to a second replica because the first one failed.
     pub retries: u64,
-    /// See [`VolumeCounters::hedges`].
+    /// Segments sent to a second replica because the first one was late.
     pub hedges: u64,
-    /// See [`VolumeCounters::hedges_won`].
+    /// Hedges that delivered the segment first.
     pub hedges_won: u64,
-    /// See [`VolumeCounters::hedges_lost`].
+    /// Hedges that delivered the segment after another attempt had.
     pub hedges_lost: u64,
-    /// See [`VolumeCounters::hedge_bytes`].
+    /// Bytes that hedges delivered.
     pub hedge_bytes: u64,
-    /// See [`VolumeCounters::compared`].
+    /// Blocks of 64 KiB that were compared with the deciding replica's.
     pub compared: u64,
-    /// See [`VolumeCounters::outvoted`].
+    /// Differing blocks in which a third replica agreed with the other one against the deciding
+    /// one.
     pub outvoted: u64,
-    /// See [`VolumeCounters::bytes_wasted`].
-    pub bytes_wasted: u64,
-    /// See [`VolumeCounters::metadata`].
+    /// Bytes that arrived after another replica had delivered them, or that no request wanted any
+    /// more (duplicate reads).
+    pub bytes_duplicate: u64,
+    /// Metadata calls answered.
     pub metadata: u64,
-    /// See [`VolumeCounters::metadata_failovers`].
+    /// Metadata calls answered by a replica other than the first one asked.
     pub metadata_failovers: u64,
-    /// See [`VolumeCounters::writes`].
+    /// Write requests that succeeded.
     pub writes: u64,
-    /// See [`VolumeCounters::write_errors`].
+    /// Write requests that failed.
     pub write_errors: u64,
-    /// See [`VolumeCounters::bytes_written`].
+    /// Bytes that applications wrote.
     pub bytes_written: u64,
-    /// See [`VolumeCounters::changes`].
+    /// Changes of names and attributes, failed ones included.
     pub changes: u64,
-}
-
-impl Default for ReplicaCounters {
-    fn default() -> Self {
-        Self {
-            bytes: AtomicU64::default(),
-            bytes_local: AtomicU64::default(),
-            bytes_remote: AtomicU64::default(),
-            reads: AtomicU64::default(),
-            metadata: AtomicU64::default(),
-            errors: AtomicU64::default(),
-            late: AtomicU64::default(),
-            disagreements: AtomicU64::default(),
-            differing: AtomicU64::default(),
-            read_latency: LatencyHistogram::default(),
-            meter: Mutex::new(ThroughputMeter::new(Instant::now())),
-        }
-    }
 }
 
 impl ReplicaCounters {
     /// Records that a positioned read delivered `bytes` after `took`.
-    pub fn record_read(&self, bytes: u64, took: Duration, now: Instant) {
-        self.bytes.fetch_add(bytes, Relaxed);
+    pub fn record_read(&self, bytes: u64, took: Duration, locality: ChunkLocality) {
+        let of_locality = match locality {
+            ChunkLocality::Local => &self.bytes_local,
+            ChunkLocality::Remote => &self.bytes_remote,
+            ChunkLocality::Unknown => &self.bytes_unknown,
+        };
+        of_locality.fetch_add(bytes, Relaxed);
         self.reads.fetch_add(1, Relaxed);
         self.read_latency.record(took);
-        self.meter.lock().add(bytes, now);
-    }
-
-    /// Records bytes from a chunk that the replica's node holds.
-    pub fn record_local_bytes(&self, bytes: u64) {
-        self.bytes_local.fetch_add(bytes, Relaxed);
-    }
-
-    /// Records bytes from a chunk that the replica's node does not hold.
-    pub fn record_remote_bytes(&self, bytes: u64) {
-        self.bytes_remote.fetch_add(bytes, Relaxed);
     }
 
     /// Records that a metadata call was answered, with data or with a definite error.
@@ -193,9 +183,9 @@ impl ReplicaCounters {
         self.errors.fetch_add(1, Relaxed);
     }
 
-    /// Records that a read was sent to another replica because it was late here.
-    pub fn record_late(&self) {
-        self.late.fetch_add(1, Relaxed);
+    /// Records that a read was sent to another replica because it was slow here.
+    pub fn record_slow(&self) {
+        self.slow.fetch_add(1, Relaxed);
     }
 
     /// Records that the replica showed another version of a file than the handle's.
@@ -209,25 +199,23 @@ impl ReplicaCounters {
     }
 
     /// The current values of all counters.
-    pub fn snapshot(&self, now: Instant) -> ReplicaCountersSnapshot {
+    pub fn snapshot(&self) -> ReplicaCountersSnapshot {
+        let bytes_local = self.bytes_local.load(Relaxed);
+        let bytes_remote = self.bytes_remote.load(Relaxed);
+        let bytes_unknown = self.bytes_unknown.load(Relaxed);
         ReplicaCountersSnapshot {
-            bytes: self.bytes.load(Relaxed),
-            bytes_local: self.bytes_local.load(Relaxed),
-            bytes_remote: self.bytes_remote.load(Relaxed),
+            bytes: bytes_local + bytes_remote + bytes_unknown,
+            bytes_local,
+            bytes_remote,
+            bytes_unknown,
             reads: self.reads.load(Relaxed),
             metadata: self.metadata.load(Relaxed),
             errors: self.errors.load(Relaxed),
-            late: self.late.load(Relaxed),
+            slow: self.slow.load(Relaxed),
             disagreements: self.disagreements.load(Relaxed),
             differing: self.differing.load(Relaxed),
-            bytes_per_second: self.meter.lock().rate(now),
-            read_latency: self.read_histogram().quantiles(),
+            read_latency: self.read_latency.snapshot(),
         }
-    }
-
-    /// The durations of positioned reads that delivered data.
-    pub fn read_histogram(&self) -> HistogramSnapshot {
-        self.read_latency.snapshot()
     }
 }
 
@@ -238,7 +226,7 @@ impl VolumeCounters {
             bytes_delivered: self.bytes_delivered.load(Relaxed),
             reads: self.reads.load(Relaxed),
             read_errors: self.read_errors.load(Relaxed),
-            read_latency: self.read_latency.snapshot().quantiles(),
+            read_latency: self.read_latency.snapshot(),
             buffer_hits: self.buffer_hits.load(Relaxed),
             budget_waits: self.budget_waits.load(Relaxed),
             retries: self.retries.load(Relaxed),
@@ -248,7 +236,7 @@ impl VolumeCounters {
             hedge_bytes: self.hedge_bytes.load(Relaxed),
             compared: self.compared.load(Relaxed),
             outvoted: self.outvoted.load(Relaxed),
-            bytes_wasted: self.bytes_wasted.load(Relaxed),
+            bytes_duplicate: self.bytes_duplicate.load(Relaxed),
             metadata: self.metadata.load(Relaxed),
             metadata_failovers: self.metadata_failovers.load(Relaxed),
             writes: self.writes.load(Relaxed),
@@ -264,82 +252,19 @@ pub fn increment(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-/// The rate over the last [`ThroughputMeter::SECONDS`], bytes per second.
-struct ThroughputMeter {
-    start: Instant,
-    slots: [u64; ThroughputMeter::SECONDS as usize],
-    newest_second: u64,
-}
-
-impl ThroughputMeter {
-    const SECONDS: u64 = 10;
-
-    fn new(start: Instant) -> Self {
-        Self { start, slots: [0; Self::SECONDS as usize], newest_second: 0 }
-    }
-
-    fn second(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.start).as_secs()
-    }
-
-    fn add(&mut self, bytes: u64, now: Instant) {
-        let second = self.second(now).max(self.newest_second);
-        for stale in (self.newest_second + 1..=second).take(Self::SECONDS as usize) {
-            self.slots[(stale % Self::SECONDS) as usize] = 0;
-        }
-        // After a pause longer than the ring every slot is stale.
-        if second - self.newest_second > Self::SECONDS {
-            self.slots = [0; Self::SECONDS as usize];
-        }
-        self.newest_second = second;
-        self.slots[(second % Self::SECONDS) as usize] += bytes;
-    }
-
-    fn rate(&self, now: Instant) -> u64 {
-        let second = self.second(now);
-        let fresh = (0..Self::SECONDS)
-            .filter_map(|age| second.checked_sub(age))
-            .filter(|s| *s <= self.newest_second && s + Self::SECONDS > self.newest_second)
-            .map(|s| self.slots[(s % Self::SECONDS) as usize])
-            .sum::<u64>();
-        let elapsed = now.saturating_duration_since(self.start).as_secs_f64();
-        let span = elapsed.clamp(1.0, Self::SECONDS as f64);
-        (fresh as f64 / span) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(start: Instant, seconds: f64) -> Instant {
-        start + Duration::from_secs_f64(seconds)
-    }
-
     #[test]
-    fn the_meter_shows_the_last_ten_seconds() {
-        let t0 = Instant::now();
-        let mut meter = ThroughputMeter::new(t0);
-        for second in 0..30 {
-            meter.add(1000, at(t0, f64::from(second) + 0.5));
-        }
-        let rate = meter.rate(at(t0, 29.9));
-        assert!((900..=1100).contains(&rate), "{rate}");
-        assert_eq!(meter.rate(at(t0, 60.0)), 0);
-        meter.add(10_000, at(t0, 100.0));
-        assert_eq!(meter.rate(at(t0, 100.0)), 1000);
-    }
-
-    #[test]
-    fn latency_quantiles_come_in_microseconds() {
+    fn bytes_are_the_sum_over_all_localities() {
         let counters = ReplicaCounters::default();
-        let now = Instant::now();
-        for _ in 0..99 {
-            counters.record_read(1, Duration::from_millis(1), now);
-        }
-        counters.record_read(1, Duration::from_secs(1), now);
-        let latency = counters.snapshot(now).read_latency;
-        assert!((950..=1050).contains(&latency.p50_us), "{latency:?}");
-        assert!(latency.max_us >= 990_000, "{latency:?}");
+        let took = Duration::from_millis(1);
+        counters.record_read(1, took, ChunkLocality::Local);
+        counters.record_read(2, took, ChunkLocality::Remote);
+        counters.record_read(4, took, ChunkLocality::Unknown);
+        let now = counters.snapshot();
+        assert_eq!((now.bytes_local, now.bytes_remote, now.bytes_unknown), (1, 2, 4));
+        assert_eq!((now.bytes, now.reads, now.read_latency.total()), (7, 3, 3));
     }
 }

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The upper bounds of the published buckets, microseconds: from an answer out of memory to more
@@ -52,17 +53,28 @@ pub struct LatencyHistogram {
     max_us: AtomicU64,
 }
 
-/// A snapshot of [`LatencyHistogram`].
-#[derive(Clone, Debug)]
+/// A snapshot of [`LatencyHistogram`]. Its JSON is a [`LatencySummary`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "LatencySummary", into = "LatencySummary")]
 pub struct HistogramSnapshot {
-    counts: Vec<u64>,
+    /// The ranges that are not empty, in ascending order.
+    buckets: Vec<Bucket>,
     sum_us: u64,
     max_us: u64,
 }
 
-/// Latency quantiles, microseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct LatencyQuantiles {
+/// The number of durations in a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bucket {
+    /// The first number of microseconds above the range.
+    end_us: u64,
+    count: u64,
+}
+
+/// Durations in microseconds: quantiles since this daemon began to serve the mount, and the
+/// histogram itself, from which two answers give the quantiles of the time between them.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LatencySummary {
     /// The median.
     pub p50_us: u64,
     /// The 95 % quantile.
@@ -71,6 +83,42 @@ pub struct LatencyQuantiles {
     pub p99_us: u64,
     /// The maximum.
     pub max_us: u64,
+    /// The sum.
+    pub sum_us: u64,
+    /// The histogram: pairs of a bound and the number of durations below it and not below the
+    /// previous pair's bound. Pairs without durations are left out.
+    pub buckets: Vec<[u64; 2]>,
+}
+
+impl Bucket {
+    /// The longest duration in it. An answer on the control socket may have any bound.
+    fn longest_us(&self) -> u64 {
+        self.end_us.saturating_sub(1)
+    }
+}
+
+impl From<HistogramSnapshot> for LatencySummary {
+    fn from(times: HistogramSnapshot) -> Self {
+        Self {
+            p50_us: times.quantile_us(0.5),
+            p95_us: times.quantile_us(0.95),
+            p99_us: times.quantile_us(0.99),
+            max_us: times.max_us,
+            sum_us: times.sum_us,
+            buckets: times.buckets.iter().map(|bucket| [bucket.end_us, bucket.count]).collect(),
+        }
+    }
+}
+
+impl From<LatencySummary> for HistogramSnapshot {
+    fn from(summary: LatencySummary) -> Self {
+        let bucket = |[end_us, count]: [u64; 2]| Bucket { end_us, count };
+        Self {
+            buckets: summary.buckets.into_iter().map(bucket).collect(),
+            sum_us: summary.sum_us,
+            max_us: summary.max_us,
+        }
+    }
 }
 
 impl Default for LatencyHistogram {
@@ -93,8 +141,10 @@ impl LatencyHistogram {
 
     /// The current counts. Durations that are recorded at the same moment may be missing.
     pub fn snapshot(&self) -> HistogramSnapshot {
+        let counts = self.counts.iter().map(|count| count.load(Relaxed)).enumerate();
+        let bucket = |(range, count)| Bucket { end_us: bucket_end(range), count };
         HistogramSnapshot {
-            counts: self.counts.iter().map(|count| count.load(Relaxed)).collect(),
+            buckets: counts.filter(|(_, count)| *count > 0).map(bucket).collect(),
             sum_us: self.sum_us.load(Relaxed),
             max_us: self.max_us.load(Relaxed),
         }
@@ -104,7 +154,7 @@ impl LatencyHistogram {
 impl HistogramSnapshot {
     /// The number of durations.
     pub fn total(&self) -> u64 {
-        self.counts.iter().sum()
+        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
     /// The sum of all durations, seconds.
@@ -116,31 +166,43 @@ impl HistogramSnapshot {
     /// previous one; the last number counts the longer ones.
     pub fn bucket_counts(&self) -> [u64; BUCKET_BOUNDS_US.len() + 1] {
         let mut between = [0; BUCKET_BOUNDS_US.len() + 1];
-        for (range, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            between[BUCKET_BOUNDS_US.partition_point(|bound| *bound < bucket_end(range))] += count;
+        for bucket in &self.buckets {
+            between[BUCKET_BOUNDS_US.partition_point(|bound| *bound < bucket.end_us)] +=
+                bucket.count;
         }
         between
     }
 
     /// The time that this fraction of the durations did not exceed, microseconds; 0 if there are
     /// none.
-    fn quantile(&self, part: f64) -> u64 {
+    pub fn quantile_us(&self, part: f64) -> u64 {
         let wanted = ((self.total() as f64 * part).ceil() as u64).max(1);
         let mut seen = 0;
-        let range = self.counts.iter().position(|count| {
-            seen += count;
+        let bucket = self.buckets.iter().find(|bucket| {
+            seen = bucket.count.saturating_add(seen);
             seen >= wanted
         });
-        range.map_or(0, |range| (bucket_end(range) - 1).min(self.max_us))
+        bucket.map_or(0, |bucket| bucket.longest_us().min(self.max_us))
     }
 
-    /// The quantiles that `fanfs status` shows.
-    pub fn quantiles(&self) -> LatencyQuantiles {
-        LatencyQuantiles {
-            p50_us: self.quantile(0.5),
-            p95_us: self.quantile(0.95),
-            p99_us: self.quantile(0.99),
-            max_us: self.max_us,
+    /// The durations that were recorded after `earlier`, a snapshot of the same histogram. The
+    /// maximum is the bound of the highest range, because the exact one may be older.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut old = earlier.buckets.iter().peekable();
+        let mut buckets = Vec::new();
+        for bucket in &self.buckets {
+            while old.next_if(|old| old.end_us < bucket.end_us).is_some() {}
+            let before = old.next_if(|old| old.end_us == bucket.end_us).map_or(0, |old| old.count);
+            let count = bucket.count.saturating_sub(before);
+            if count > 0 {
+                buckets.push(Bucket { count, ..*bucket });
+            }
+        }
+        let highest = buckets.last().map_or(0, Bucket::longest_us);
+        Self {
+            buckets,
+            sum_us: self.sum_us.saturating_sub(earlier.sum_us),
+            max_us: highest.min(self.max_us),
         }
     }
 }
@@ -186,11 +248,11 @@ mod tests {
     #[test]
     fn quantiles_are_accurate_to_two_percent() {
         let times = LatencyHistogram::default();
-        assert_eq!(times.snapshot().quantiles().p99_us, 0);
+        assert_eq!(times.snapshot().quantile_us(0.99), 0);
         for us in 1..=100_000 {
             times.record(Duration::from_micros(us));
         }
-        let latency = times.snapshot().quantiles();
+        let latency = LatencySummary::from(times.snapshot());
         let near = |found: u64, right: u64| found >= right && found as f64 <= right as f64 * 1.02;
         assert!(near(latency.p50_us, 50_000), "{latency:?}");
         assert!(near(latency.p95_us, 95_000), "{latency:?}");
@@ -212,5 +274,46 @@ mod tests {
         });
         let counts = times.snapshot();
         assert_eq!((counts.total(), counts.bucket_counts()[0]), (30_000, 20_000));
+    }
+
+    #[test]
+    fn a_difference_has_only_the_later_durations() {
+        let times = LatencyHistogram::default();
+        [5, 5, 900_000].iter().for_each(|us| times.record(Duration::from_micros(*us)));
+        let before = times.snapshot();
+        assert_eq!(before.since(&before).total(), 0);
+        [5, 70, 4_000].iter().for_each(|us| times.record(Duration::from_micros(*us)));
+        let now = times.snapshot();
+        let later = now.since(&before);
+        assert_eq!((later.total(), later.quantile_us(0.3), later.quantile_us(0.6)), (3, 5, 70));
+        assert!((4_000..4_100).contains(&later.quantile_us(1.0)), "{later:?}");
+        assert!((later.sum_s() - 0.004_075).abs() < 1e-9, "{later:?}");
+        // Of another daemon, which counts from zero.
+        assert_eq!(before.since(&now).total(), 0);
+    }
+
+    #[test]
+    fn the_json_of_a_histogram_gives_the_histogram_back() {
+        let times = LatencyHistogram::default();
+        let all = [3, 3, 3_000, u64::MAX / 1_000];
+        all.iter().for_each(|us| times.record(Duration::from_micros(*us)));
+        let times = times.snapshot();
+        let json = serde_json::to_value(&times).unwrap();
+        assert_eq!((&json["p50_us"], &json["buckets"][0]), (&3.into(), &[4, 2].into()));
+        let back: HistogramSnapshot = serde_json::from_value(json).unwrap();
+        assert_eq!(
+            (back.buckets, back.sum_us, back.max_us),
+            (times.buckets, times.sum_us, times.max_us)
+        );
+    }
+
+    #[test]
+    fn an_answer_with_any_numbers_does_no_harm() {
+        let json = r#"{"p50_us":0,"p95_us":0,"p99_us":0,"max_us":9,"sum_us":1,
+            "buckets":[[0,18446744073709551615],[5,1],[3,18446744073709551615]]}"#;
+        let times: HistogramSnapshot = serde_json::from_str(json).unwrap();
+        assert_eq!((times.total(), times.quantile_us(0.5)), (u64::MAX, 0));
+        assert_eq!(times.since(&times).total(), 0);
+        serde_json::to_string(&times).unwrap();
     }
 }

@@ -114,7 +114,7 @@ impl Drop for Changer {
 fn expect_hung((world, writer): (&World, usize), all: u64) {
     world.eventually("the change hangs there", || {
         let status = world.status().unwrap_or_default();
-        status["replicas"][writer]["busy_threads"].as_u64() >= Some(all)
+        status["replicas"][writer]["active_threads"].as_u64() >= Some(all)
     });
 }
 

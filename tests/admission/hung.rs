@@ -61,7 +61,7 @@ fn have_one_stuck(world: &World) {
         let _ = fs::read(world.path("mnt/large"));
         let _ = rustix::fs::statvfs(world.path("mnt"));
         let status = world.status().unwrap_or_default();
-        status["replicas"][2]["busy_threads"].as_u64() > Some(0)
+        status["replicas"][2]["active_threads"].as_u64() > Some(0)
     });
 }
 
@@ -212,7 +212,7 @@ fn an_unrepeatable_change_at_a_kill_ends_with_etimedout() {
         });
         world.eventually("the change hangs there", || {
             let status = world.status().unwrap_or_default();
-            status["replicas"][2]["busy_threads"].as_u64() > Some(0)
+            status["replicas"][2]["active_threads"].as_u64() > Some(0)
         });
         kill_process(Pid::from_raw(before as i32).unwrap(), Signal::KILL).unwrap();
         expect_another(&world, before);

@@ -398,3 +398,55 @@ fn commands_refuse_files_that_are_not_regular() {
         }
     }
 }
+
+/// A daemon from before the status had a format number: a socket that answers with a recorded
+/// status stands in for it here, and passes other requests on to the real one.
+#[test]
+fn a_daemon_of_another_version_is_named_and_can_be_upgraded() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let mut old: Value =
+        serde_json::from_str(include_str!("../fixtures/status-without-format.json")).unwrap();
+    old["version"] = "0.0.9".into();
+    old["mount_point"] = room.path("mnt").to_str().into();
+    old["source"] = room.path("v.toml").to_str().into();
+    let old = format!("{old}\n");
+    let socket = of_the_daemon(&room, "sock").remove(0);
+    let own = room.path("run/daemon");
+    fs::rename(&socket, &own).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        for peer in listener.incoming() {
+            let mut peer = peer.unwrap();
+            let mut asked = String::new();
+            BufReader::new(&peer).read_line(&mut asked).unwrap();
+            if asked.contains("status") {
+                let _ = peer.write_all(old.as_bytes());
+                continue;
+            }
+            let mut daemon = UnixStream::connect(&own).unwrap();
+            daemon.write_all(asked.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            let _ = daemon.read_to_end(&mut answer);
+            let _ = peer.write_all(&answer);
+        }
+    });
+    let remedy = format!("fanfs upgrade {}", room.path("mnt").display());
+    for args in [&["status"][..], &["status", "mnt"], &["status", "--check"], &["top", "--json"]] {
+        let (status, text) = run(&room, args);
+        assert_eq!(status, Some(1), "{args:?}: {text}");
+        assert!(text.contains("another version of fanfs"), "{args:?}: {text}");
+        assert!(text.contains(&remedy), "{args:?}: {text}");
+    }
+    let json = room.fanfs(&["status", "mnt", "--json"]).output().unwrap();
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["daemon"], "other-version", "{json}");
+    let (status, text) = run(&room, &["upgrade", "mnt"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("version 0.0.9 -> "), "{text}");
+    room.expect(&["status", "mnt"]);
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}

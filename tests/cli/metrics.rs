@@ -154,7 +154,7 @@ fn an_unusable_metrics_address_fails_before_mounting() {
     let address = hold.local_addr().unwrap().to_string();
     for (more, key, place) in [
         (port, "metrics.listen", address),
-        (listening("192.0.2.1:9469"), "metrics.listen", "192.0.2.1:9469".to_owned()),
+        (listening("192.0.2.1:19469"), "metrics.listen", "192.0.2.1:19469".to_owned()),
         (unix("here"), "metrics.listen", room.path("here").display().to_string()),
         (unix("file"), "metrics.listen", "it exists and is not a socket".to_owned()),
         (unix("none/socket"), "metrics.listen", "none/socket".to_owned()),

@@ -134,7 +134,7 @@ fn upgrade_and_reload_skip_and_name_a_hung_replica() {
     servers[1].send(Signal::STOP);
     room.eventually("it is found out", || {
         read(&room);
-        second(&room)["stuck_threads"].as_u64() > Some(0)
+        second(&room)["hung_threads"].as_u64() > Some(0)
     });
     room.expect(&["upgrade", "mnt"]);
     read(&room);

@@ -447,12 +447,12 @@ fn wrong_values_in_other_tables_are_refused() {
 fn metrics_and_log_targets_are_checked() {
     refused_after_valid(&[
         (
-            "[metrics]\nlisten = 'localhost:9469'\n",
-            "v.toml:7: key `metrics.listen`: \"localhost:9469\" is not an address; use an IP address and a port, such as \"127.0.0.1:9469\" or \"[::1]:9469\", only a port (1 to 65535), or \"unix:/PATH\"",
+            "[metrics]\nlisten = 'localhost:19469'\n",
+            "v.toml:7: key `metrics.listen`: \"localhost:19469\" is not an address; use an IP address and a port, such as \"127.0.0.1:19469\" or \"[::1]:19469\", only a port (1 to 65535), or \"unix:/PATH\"",
         ),
         (
             "[metrics]\nlisten = '127.0.0.1:0'\n",
-            "v.toml:7: key `metrics.listen`: \"127.0.0.1:0\" is not an address; use an IP address and a port, such as \"127.0.0.1:9469\" or \"[::1]:9469\", only a port (1 to 65535), or \"unix:/PATH\"",
+            "v.toml:7: key `metrics.listen`: \"127.0.0.1:0\" is not an address; use an IP address and a port, such as \"127.0.0.1:19469\" or \"[::1]:19469\", only a port (1 to 65535), or \"unix:/PATH\"",
         ),
         (
             "[metrics]\nlisten = 'unix:run/v.metrics'\n",

@@ -196,7 +196,7 @@ fn the_session_runs_while_small_reads_hang() {
         };
         let readers: Vec<_> = (0..READERS).map(reader).collect();
         rig.eventually("readers are inside replicas", |status| {
-            status.replicas.iter().map(|replica| replica.busy_threads).sum::<usize>() >= 2
+            status.replicas.iter().map(|replica| replica.active_threads).sum::<usize>() >= 2
         });
         let started = Instant::now();
         for i in 0..50 {
@@ -243,7 +243,7 @@ fn the_session_runs_while_metadata_calls_hang() {
         };
         let callers: Vec<_> = (0..CALLERS).map(caller).collect();
         rig.eventually("calls are inside replicas", |status| {
-            status.replicas.iter().map(|replica| replica.busy_threads).sum::<usize>() >= 2
+            status.replicas.iter().map(|replica| replica.active_threads).sum::<usize>() >= 2
         });
         look("well");
         for caller in callers {

@@ -126,13 +126,13 @@ fn a_hung_replica_is_ejected_and_returns_with_its_threads() {
         read(&rig, "f", &content);
     }
     let status = rig.eventually("its threads are stuck, and its root is silent", |status| {
-        status.replicas[1].stuck_threads > 0 && status.replicas[1].ejections > 0
+        status.replicas[1].hung_threads > 0 && status.replicas[1].ejections > 0
     });
-    assert!(status.replicas[1].stuck_threads <= 4, "no more than it has");
+    assert!(status.replicas[1].hung_threads <= 4, "no more than it has");
     assert_eq!(status.counters.read_errors, 0);
     let before = status.replicas[1].counters.bytes;
     rig.scripts[1].heal();
-    rig.eventually("they have come back", |status| status.replicas[1].stuck_threads == 0);
+    rig.eventually("they have come back", |status| status.replicas[1].hung_threads == 0);
     let until = Instant::now() + PATIENCE;
     while rig.status().replicas[1].counters.bytes < before + 4 * MIB as u64 {
         assert!(Instant::now() < until, "it is not asked again: {:?}", rig.status().replicas[1]);
@@ -234,7 +234,7 @@ fn a_changed_file_is_read_while_one_hangs(third: Option<Fault>) {
             });
         }
     });
-    let stuck = rig.status().replicas[1].busy_threads;
+    let stuck = rig.status().replicas[1].active_threads;
     assert!(stuck > 0 && started.elapsed() < PATIENCE, "{stuck}, {started:?}");
 }
 

@@ -242,7 +242,7 @@ fn an_object_hung_everywhere_blocks_no_other() {
     drop(file);
     rig.expect_quiet();
     rig.eventually("all threads are back", |status| {
-        let is_idle = |r: &fanfs::status::ReplicaStatus| r.busy_threads == 0 && r.hung.is_empty();
+        let is_idle = |r: &fanfs::status::ReplicaStatus| r.active_threads == 0 && r.hung.is_empty();
         status.replicas.iter().all(is_idle)
     });
     // For a moment after its deadline a lookup fails at once.
@@ -294,7 +294,7 @@ fn many_files_hang_in(dir: &str) {
     });
     rig.expect_quiet();
     rig.eventually("all threads are back", |status| {
-        status.replicas.iter().all(|replica| replica.busy_threads == 0 && replica.hung.is_empty())
+        status.replicas.iter().all(|replica| replica.active_threads == 0 && replica.hung.is_empty())
     });
 }
 
@@ -346,7 +346,7 @@ fn an_object_hung_on_one_replica_ejects_none() {
                 && status.replicas[1].in_flight == 0
         });
         // A part of the file requested from the replica where it hangs would be late.
-        let late = |rig: &Rig| rig.status().replicas[1].counters.late;
+        let late = |rig: &Rig| rig.status().replicas[1].counters.slow;
         for _ in 0..16 {
             // The replica proves to be as fast as the others.
             assert!(fs::read(rig.at("d/well")).unwrap() == other, "wrong bytes");
@@ -369,7 +369,7 @@ fn an_object_hung_on_one_replica_ejects_none() {
             status
                 .replicas
                 .iter()
-                .all(|replica| replica.busy_threads == 0 && replica.hung.is_empty())
+                .all(|replica| replica.active_threads == 0 && replica.hung.is_empty())
         });
     });
 }

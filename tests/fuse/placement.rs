@@ -183,11 +183,11 @@ fn a_hung_provider_delays_neither_reads_nor_unmount() {
     let took = started.elapsed();
     assert!(took < PATIENCE, "the first read took {took:?}");
     let pid = || fs::read_to_string(&mark).ok()?.trim().parse::<u32>().ok();
-    rig.eventually("it is asked", |status| status.placement.asking == 1 && pid().is_some());
+    rig.eventually("it is asked", |status| status.placement.pending == 1 && pid().is_some());
     drop(starting);
     read_on(&file, &content, MIB..content.len());
     let status = rig.status();
-    assert_eq!((status.placement.asking, status.placement.answers), (1, 0));
+    assert_eq!((status.placement.pending, status.placement.answers), (1, 0));
     assert_eq!(by_locality(&status), (0.0, 0.0), "what is not known is not counted");
     drop(file);
     let program = format!("/proc/{}/cmdline", pid().unwrap());
@@ -212,7 +212,7 @@ fn a_failing_provider_is_counted_and_reads_continue() {
         let rig = mount(room, &Setup { more: exec(line), ..Setup::default() });
         let starting = daemon_starts();
         read_on(&File::open(rig.at("f")).unwrap(), &content, 0..content.len());
-        let failed = |s: &Status| s.placement.failures > 0 && s.placement.asking == 0;
+        let failed = |s: &Status| s.placement.failures > 0 && s.placement.pending == 0;
         let status = rig.eventually(expected, failed);
         drop(starting);
         assert_eq!(status.counters.read_errors, 0);
@@ -366,10 +366,14 @@ fn a_falsely_local_replica_is_not_trusted() {
         let file = File::open(rig.at("f")).unwrap();
         read_on(&file, &content, 0..38 * MIB);
         let known = rig.status();
-        println!("local {}, remote {}", known.replicas[0].rate, known.replicas[0].rate_remote);
-        assert_eq!(known.placement.disbelieved, 0);
+        println!(
+            "local {}, remote {}",
+            known.replicas[0].estimated_bandwidth_local,
+            known.replicas[0].estimated_bandwidth_remote
+        );
+        assert_eq!(known.placement.contradicted, 0);
         read_on(&file, &content, 38 * MIB..80 * MIB);
-        let status = rig.eventually("it is not believed", |s| s.placement.disbelieved >= 1);
+        let status = rig.eventually("it is not believed", |s| s.placement.contradicted >= 1);
         assert!(status.placement.answers >= 2, "the provider was not asked again");
     });
 }

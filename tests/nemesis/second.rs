@@ -175,7 +175,7 @@ fn quiet(site: &Site) -> Result<(), String> {
         let names = names.iter().chain(&["calls", "handles"]);
         let busy: u64 = names.filter_map(|name| gauges[*name].as_u64()).sum();
         let replicas = status["replicas"].as_array().into_iter().flatten();
-        let inside: u64 = replicas.filter_map(|replica| replica["busy_threads"].as_u64()).sum();
+        let inside: u64 = replicas.filter_map(|replica| replica["active_threads"].as_u64()).sum();
         if busy + inside == 0 {
             return Ok(());
         }

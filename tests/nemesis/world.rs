@@ -257,7 +257,7 @@ impl World {
             let status = self.status();
             let g = status.gauges;
             let busy = g.buffer_used as usize + g.segments_waiting + g.segments_in_flight;
-            let inside: usize = status.replicas.iter().map(|replica| replica.busy_threads).sum();
+            let inside: usize = status.replicas.iter().map(|replica| replica.active_threads).sum();
             if busy + inside + g.requests + g.calls + g.handles == 0 {
                 return Ok(());
             }

@@ -10,28 +10,34 @@ use std::time::Duration;
 use crate::cli::printable;
 use crate::format::{format_count, format_names};
 use crate::replicas::health::{HealthReason, HealthState};
-use crate::status::{HungObject, ReplicaStatus};
+use crate::status::{HungObject, ReplicaStatus, Status};
 
 /// All warnings about replicas, without their indentation.
-pub(super) fn replica_warnings(replicas: &[ReplicaStatus]) -> Vec<String> {
-    let mut warnings = health_warnings(replicas);
-    warnings.extend(hung_object_warnings(replicas));
+pub(super) fn replica_warnings(status: &Status) -> Vec<String> {
+    let mut warnings = health_warnings(status);
+    warnings.extend(hung_object_warnings(status));
     warnings
 }
 
 /// The replicas that are out of service, for `--check`.
-pub(super) fn service_failures(replicas: &[ReplicaStatus]) -> Vec<String> {
-    let out = replicas.iter().filter(|replica| is_out_of_service(replica));
+pub(super) fn service_failures(status: &Status) -> Vec<String> {
+    let out = status.replicas.iter().filter(|replica| is_out_of_service(replica));
     let keyed = out.map(|replica| {
         let key = cause(replica).map(|cause| cause.key).unwrap_or_default();
         ((replica.health, key), replica)
     });
     let failure = |((health, _), members): ((HealthState, String), Vec<&ReplicaStatus>)| {
-        let why = cause(members[0]).map(|cause| format!(": {}", cause.text)).unwrap_or_default();
         let health = health_label(health);
+        let cause = cause(members[0]);
         match members[..] {
-            [one] => format!("replica {} is {health}{why}", one.name),
-            _ => format!("{} are {health}{why}", name_list(&members)),
+            [one] => {
+                let why = cause.map(|cause| format!(": {}", cause.text)).unwrap_or_default();
+                format!("replica {} is {health}{why}", one.name)
+            }
+            _ => {
+                let why = cause.map(|cause| format!(": {}", cause.shared_text)).unwrap_or_default();
+                format!("{} are {health}{why}", name_list(&members))
+            }
         }
     };
     group_by_key(keyed).into_iter().map(failure).collect()
@@ -66,18 +72,20 @@ struct Cause {
     /// Equal for replicas with the same cause.
     key: String,
     text: String,
+    /// The text without the replica, for a line about several.
+    shared_text: String,
 }
 
 fn cause(replica: &ReplicaStatus) -> Option<Cause> {
     if let Some(text) = &replica.absence {
-        // The text names the replica and its path, and the key must not.
-        let subject = format!("replica {} (", replica.name);
-        let key = text.strip_prefix(&subject).unwrap_or(text);
-        let key = key.replace(&*replica.path.to_string_lossy(), "");
-        return Some(Cause { key, text: text.clone() });
+        // The text names the replica and its path, and the shared text must not.
+        let path = replica.path.to_string_lossy();
+        let subject = format!("replica {} ({path}) ", replica.name);
+        let shared = text.strip_prefix(&subject).unwrap_or(text).replace(&*path, "its path");
+        return Some(Cause { key: shared.clone(), text: text.clone(), shared_text: shared });
     }
-    let text = reason_text(replica.health_reason)?;
-    Some(Cause { key: text.to_owned(), text: text.to_owned() })
+    let text = reason_text(replica.health_reason)?.to_owned();
+    Some(Cause { key: text.clone(), shared_text: text.clone(), text })
 }
 
 /// Whether fanfs sends it no reads except probes.
@@ -100,23 +108,24 @@ fn reason_text(reason: HealthReason) -> Option<&'static str> {
     })
 }
 
-fn health_warnings(replicas: &[ReplicaStatus]) -> Vec<String> {
-    let keyed = replicas.iter().filter_map(|replica| {
-        let Cause { key, text } = cause(replica)?;
-        Some(((replica.absence.is_some(), key), CauseOf { replica, text }))
+fn health_warnings(status: &Status) -> Vec<String> {
+    let keyed = status.replicas.iter().filter_map(|replica| {
+        let cause = cause(replica)?;
+        Some(((replica.absence.is_some(), cause.key.clone()), CauseOf { replica, cause }))
     });
     let warning = |((is_absent, _), members): ((bool, String), Vec<CauseOf<'_>>)| {
-        let replicas: Vec<&ReplicaStatus> = members.iter().map(|cause| cause.replica).collect();
+        let replicas: Vec<&ReplicaStatus> = members.iter().map(|of| of.replica).collect();
         let names = name_list(&replicas);
-        let text = &members[0].text;
+        let Cause { text, shared_text, .. } = &members[0].cause;
         match (is_absent, members.len()) {
             (true, 1) => format!("{text}; fanfs uses it again when it recovers"),
-            (true, _) => {
-                format!("{names}: absent ({text}); fanfs uses them again when they recover")
-            }
+            (true, _) => format!(
+                "{names} are absent: {shared_text}; fanfs uses them again when they recover"
+            ),
             (false, _) => {
-                let ages = replicas.iter().map(|replica| replica.health_s);
-                let hung: usize = replicas.iter().map(|replica| replica.stuck_threads).sum();
+                let since = replicas.iter().map(|replica| replica.health_since_s);
+                let ages = since.map(|since| status.time_s.seconds_since(since));
+                let hung: usize = replicas.iter().map(|replica| replica.hung_threads).sum();
                 let hung = match hung {
                     0 => String::new(),
                     count => format!("; {}", format_count(count as u64, "hung thread")),
@@ -130,7 +139,7 @@ fn health_warnings(replicas: &[ReplicaStatus]) -> Vec<String> {
 
 struct CauseOf<'a> {
     replica: &'a ReplicaStatus,
-    text: String,
+    cause: Cause,
 }
 
 /// An object on one replica on which calls hang.
@@ -139,7 +148,8 @@ struct HungOn<'a> {
     object: &'a HungObject,
 }
 
-fn hung_object_warnings(replicas: &[ReplicaStatus]) -> Vec<String> {
+fn hung_object_warnings(status: &Status) -> Vec<String> {
+    let replicas = &status.replicas;
     let all = replicas.iter().flat_map(|replica| {
         replica.hung.iter().map(move |object| (&object.path, HungOn { replica, object }))
     });
@@ -151,7 +161,7 @@ fn hung_object_warnings(replicas: &[ReplicaStatus]) -> Vec<String> {
             "{}: calls on {} have hung for {}; {}",
             name_list(&replicas),
             printable(path),
-            age_range(members.iter().map(|hung| hung.object.lasts_s)),
+            age_range(members.iter().map(|hung| status.time_s.seconds_since(hung.object.since_s))),
             format_count(threads as u64, "hung thread")
         )
     };
@@ -196,49 +206,32 @@ fn group_by_key<K: PartialEq, T>(items: impl Iterator<Item = (K, T)>) -> Vec<(K,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::counters::ReplicaCountersSnapshot;
+    use crate::status::sample;
 
-    fn replicas(count: usize) -> Vec<ReplicaStatus> {
-        let replica = |number: usize| ReplicaStatus {
-            name: format!("r{number}"),
-            path: format!("/mnt/{number}").into(),
-            node: format!("r{number}"),
-            health: HealthState::Healthy,
-            health_reason: HealthReason::Started,
-            health_s: 5,
-            absence: None,
-            ejections: 0,
-            rate: 0,
-            rate_remote: 0,
-            in_flight: 0,
-            in_flight_cap: 0,
-            busy_threads: 0,
-            stuck_threads: 0,
-            hung_objects: 0,
-            hung: Vec::new(),
-            counters: ReplicaCountersSnapshot::default(),
-        };
-        (1..=count).map(replica).collect()
+    /// A volume of `count` healthy replicas.
+    fn volume(count: usize) -> Status {
+        let names: Vec<String> = (1..=count).map(|number| format!("r{number}")).collect();
+        sample::status(names.iter().map(String::as_str))
     }
 
     #[test]
     fn healthy_replicas_have_no_warning() {
-        let all = replicas(64);
+        let all = volume(64);
         assert!(replica_warnings(&all).is_empty() && service_failures(&all).is_empty());
-        assert_eq!(differing_warning(&all), None);
+        assert_eq!(differing_warning(&all.replicas), None);
     }
 
     #[test]
     fn replicas_with_the_same_cause_share_a_line() {
-        let mut all = replicas(64);
-        for (age, replica) in all.iter_mut().skip(2).take(7).enumerate() {
+        let mut all = volume(64);
+        for (age, replica) in all.replicas.iter_mut().skip(2).take(7).enumerate() {
             replica.health = HealthState::Ejected;
             replica.health_reason = HealthReason::Stalled;
-            replica.health_s = 5 + age as u64;
-            replica.stuck_threads = 1;
+            replica.health_since_s = sample::ago(5 + age as u64);
+            replica.hung_threads = 1;
         }
-        all[0].health = HealthState::Suspect;
-        all[0].health_reason = HealthReason::Failed;
+        all.replicas[0].health = HealthState::Suspect;
+        all.replicas[0].health_reason = HealthReason::Failed;
         assert_eq!(
             replica_warnings(&all),
             [
@@ -256,35 +249,41 @@ mod tests {
 
     #[test]
     fn absent_replicas_share_a_line_although_their_paths_differ() {
-        let mut all = replicas(5);
-        for replica in &mut all[1..] {
+        let mut all = volume(5);
+        for replica in &mut all.replicas[1..] {
             replica.health = HealthState::Absent;
             let path = replica.path.display();
             replica.absence = Some(format!("replica {} ({path}) does not answer", replica.name));
         }
         assert_eq!(
             replica_warnings(&all),
-            ["r2, r3 and 2 more replicas: absent (replica r2 (/mnt/2) does not answer); fanfs \
-              uses them again when they recover"]
+            ["r2, r3 and 2 more replicas are absent: does not answer; fanfs uses them again when \
+              they recover"]
         );
         assert_eq!(
-            replica_warnings(&all[..2]),
-            ["replica r2 (/mnt/2) does not answer; fanfs uses it again when it recovers"]
+            service_failures(&all),
+            ["r2, r3 and 2 more replicas are absent: does not answer"]
+        );
+        all.replicas.truncate(2);
+        assert_eq!(
+            replica_warnings(&all),
+            ["replica r2 (/mnt/r2) does not answer; fanfs uses it again when it recovers"]
         );
         assert_eq!(
-            service_failures(&all[..2]),
-            ["replica r2 is absent: replica r2 (/mnt/2) does not answer"]
+            service_failures(&all),
+            ["replica r2 is absent: replica r2 (/mnt/r2) does not answer"]
         );
     }
 
     #[test]
     fn an_object_that_hangs_on_several_replicas_takes_one_line() {
-        let mut all = replicas(3);
-        for replica in &mut all[..2] {
-            replica.hung = vec![HungObject { path: "a/b".to_owned(), threads: 2, lasts_s: 60 }];
+        let mut all = volume(3);
+        for replica in &mut all.replicas[..2] {
+            replica.hung =
+                vec![HungObject { path: "a/b".to_owned(), threads: 2, since_s: sample::ago(60) }];
             replica.hung_objects = 1;
         }
-        all[1].hung_objects = 4;
+        all.replicas[1].hung_objects = 4;
         assert_eq!(
             replica_warnings(&all),
             [
@@ -296,12 +295,12 @@ mod tests {
 
     #[test]
     fn replicas_whose_data_differs_share_a_line() {
-        let mut all = replicas(3);
-        all[1].counters.differing = 1;
+        let mut all = volume(3);
+        all.replicas[1].counters.differing = 1;
         let one = "r2 is not read for 1 file: its data differs";
-        assert_eq!(differing_warning(&all).unwrap(), one);
-        all[2].counters.differing = 4;
+        assert_eq!(differing_warning(&all.replicas).unwrap(), one);
+        all.replicas[2].counters.differing = 4;
         let two = "r2 and r3 are not read for up to 4 files each: their data differs";
-        assert_eq!(differing_warning(&all).unwrap(), two);
+        assert_eq!(differing_warning(&all.replicas).unwrap(), two);
     }
 }

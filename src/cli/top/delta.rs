@@ -4,8 +4,8 @@
 //! counter that went back counts as no change: another daemon has taken over the mount and counts
 //! from zero.
 //!
-//! The samples hold latency quantiles since the daemon took over the mount, and no histogram. So
-//! quantiles cannot cover the interval, and their labels say "since mount".
+//! Latencies cover the interval too: the samples hold histograms, and the quantiles are those of
+//! their difference.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ use super::process::ProcessInfo;
 use super::sample::Sample;
 use crate::replicas::health::HealthState;
 use crate::status::ReplicaStatus;
+use crate::telemetry::wall_clock::Timestamp;
 use crate::volume::path_serde;
 
 /// The activity of a volume in one interval.
@@ -32,8 +33,10 @@ pub(super) struct View {
     pub(super) version: String,
     /// The daemon's process ID.
     pub(super) pid: u32,
-    /// Seconds since this daemon began to serve the mount.
-    pub(super) uptime_s: u64,
+    /// When the second sample was made, seconds since 1970.
+    pub(super) time_s: Timestamp,
+    /// When this daemon began to serve the mount, seconds since 1970.
+    pub(super) start_time_s: Timestamp,
     /// The interval that the rates cover, seconds.
     pub(super) seconds: f64,
     /// The totals of the volume.
@@ -57,7 +60,7 @@ pub(super) struct Total {
     pub(super) block: u64,
     /// Fraction of the reads that found all their bytes in the daemon's memory, 0 to 1.
     pub(super) hit_ratio: f64,
-    /// Median latency of application reads since mount, microseconds.
+    /// Median latency of application reads, microseconds; 0 without any.
     pub(super) p50_us: u64,
     /// The 99 % quantile of the same.
     pub(super) p99_us: u64,
@@ -76,7 +79,7 @@ pub(super) struct Total {
     /// Segments per second sent to a second replica because the first one failed.
     pub(super) retries_per_second: f64,
     /// Fraction of the delivered bytes that another replica had already delivered, 0 to 1.
-    pub(super) wasted_ratio: f64,
+    pub(super) duplicate_ratio: f64,
     /// Segments in flight.
     pub(super) segments_in_flight: usize,
     /// Segments that are waiting for a replica.
@@ -102,30 +105,30 @@ pub(super) struct ReplicaRow {
     pub(super) node: String,
     /// Its health.
     pub(super) health: HealthState,
-    /// How long it has been in that state, seconds.
-    pub(super) health_s: u64,
+    /// When it entered that state, seconds since 1970.
+    pub(super) health_since_s: Timestamp,
     /// Bytes per second that it delivered.
     pub(super) bytes_per_second: u64,
     /// Its fraction of the bytes that all replicas delivered, 0 to 1.
     pub(super) share: f64,
     /// The bandwidth that the scheduler estimates for it, bytes per second.
-    pub(super) expected: u64,
+    pub(super) estimated_bandwidth: u64,
     /// Its delivered rate divided by that estimate; it can exceed 1.
     pub(super) load: f64,
     /// Bytes in flight.
     pub(super) in_flight: u64,
     /// The limit of bytes in flight.
-    pub(super) in_flight_cap: u64,
-    /// Median latency of its reads since mount, microseconds.
+    pub(super) in_flight_limit: u64,
+    /// Median latency of its reads, microseconds; 0 without any.
     pub(super) p50_us: u64,
     /// The 99 % quantile of the same.
     pub(super) p99_us: u64,
     /// Calls per second that failed through the replica's fault.
     pub(super) errors_per_second: f64,
-    /// Reads per second that were hedged because the replica was late.
-    pub(super) late_per_second: f64,
+    /// Reads per second that were hedged because the replica was slow.
+    pub(super) slow_per_second: f64,
     /// Hung threads: inside one call for longer than an attempt may take.
-    pub(super) stuck: usize,
+    pub(super) hung_threads: usize,
 }
 
 /// A file that was read.
@@ -188,7 +191,8 @@ impl View {
             mount_point: status.mount_point.clone(),
             version: status.version.clone(),
             pid: status.pid,
-            uptime_s: status.uptime_s,
+            time_s: status.time_s,
+            start_time_s: status.start_time_s,
             seconds,
             total: total_row(before, now, seconds, delivered),
             replicas,
@@ -213,14 +217,15 @@ fn total_row(before: &Sample, now: &Sample, seconds: f64, delivered: u64) -> Tot
     let reads = since(was.reads, is.reads);
     let won = since(was.hedges_won, is.hedges_won);
     let lost = since(was.hedges_lost, is.hedges_lost);
-    let wasted = since(was.bytes_wasted, is.bytes_wasted) as f64 / seconds;
+    let duplicate = since(was.bytes_duplicate, is.bytes_duplicate) as f64 / seconds;
+    let latency = is.read_latency.since(&was.read_latency);
     Total {
         bytes_per_second: (bytes as f64 / seconds) as u64,
         reads_per_second: reads as f64 / seconds,
         block: bytes.checked_div(reads).unwrap_or(0),
         hit_ratio: ratio(since(was.buffer_hits, is.buffer_hits), reads),
-        p50_us: is.read_latency.p50_us,
-        p99_us: is.read_latency.p99_us,
+        p50_us: latency.quantile_us(0.5),
+        p99_us: latency.quantile_us(0.99),
         errors_per_second: per_second(was.read_errors, is.read_errors),
         metadata_per_second: per_second(was.metadata, is.metadata),
         written_per_second: per_second(was.bytes_written, is.bytes_written) as u64,
@@ -228,7 +233,7 @@ fn total_row(before: &Sample, now: &Sample, seconds: f64, delivered: u64) -> Tot
         hedges_per_second: per_second(was.hedges, is.hedges),
         hedges_won_ratio: ratio(won, won + lost),
         retries_per_second: per_second(was.retries, is.retries),
-        wasted_ratio: if delivered == 0 { 0.0 } else { wasted / delivered as f64 },
+        duplicate_ratio: if delivered == 0 { 0.0 } else { duplicate / delivered as f64 },
         segments_in_flight: gauges.segments_in_flight,
         segments_waiting: gauges.segments_waiting,
         requests: gauges.requests,
@@ -244,24 +249,26 @@ fn replica_row(was: Option<&ReplicaStatus>, is: &ReplicaStatus, seconds: f64) ->
         was.map_or(0.0, |was| of(is).saturating_sub(of(was)) as f64 / seconds)
     };
     let bytes = since(|replica| replica.counters.bytes);
-    // The estimate for a mix of local and remote chunks lies between the two rates.
-    let expected = is.rate.max(is.rate_remote);
+    // The estimate for a mix of local and remote chunks lies between the two.
+    let estimate = is.estimated_bandwidth_local.max(is.estimated_bandwidth_remote);
+    let times = &is.counters.read_latency;
+    let latency = was.map(|was| times.since(&was.counters.read_latency)).unwrap_or_default();
     ReplicaRow {
         name: is.name.clone(),
         node: is.node.clone(),
         health: is.health,
-        health_s: is.health_s,
+        health_since_s: is.health_since_s,
         bytes_per_second: bytes as u64,
         share: 0.0,
-        expected,
-        load: if expected == 0 { 0.0 } else { bytes / expected as f64 },
+        estimated_bandwidth: estimate,
+        load: if estimate == 0 { 0.0 } else { bytes / estimate as f64 },
         in_flight: is.in_flight,
-        in_flight_cap: is.in_flight_cap,
-        p50_us: is.counters.read_latency.p50_us,
-        p99_us: is.counters.read_latency.p99_us,
+        in_flight_limit: is.in_flight_limit,
+        p50_us: latency.quantile_us(0.5),
+        p99_us: latency.quantile_us(0.99),
         errors_per_second: since(|replica| replica.counters.errors),
-        late_per_second: since(|replica| replica.counters.late),
-        stuck: is.stuck_threads,
+        slow_per_second: since(|replica| replica.counters.slow),
+        hung_threads: is.hung_threads,
     }
 }
 
@@ -347,63 +354,12 @@ pub(super) mod tests {
 
     use super::*;
     use crate::control::FileActivity;
-    use crate::placement::PlacementStatus;
-    use crate::replicas::health::HealthReason;
-    use crate::status::{PassthroughStatus, Status, VolumeGauges};
-    use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
-    use crate::telemetry::log::LogSnapshot;
-    use crate::volume::VolumeMode;
+    use crate::status;
+    use crate::telemetry::histogram::LatencyHistogram;
 
     /// A volume of three replicas.
     pub(in crate::cli::top) fn sample(at: Instant) -> Sample {
-        let replica = |name: &str| ReplicaStatus {
-            name: name.to_owned(),
-            path: format!("/mnt/{name}").into(),
-            node: name.to_owned(),
-            health: HealthState::Healthy,
-            health_reason: HealthReason::Started,
-            health_s: 5,
-            absence: None,
-            ejections: 0,
-            rate: 100 << 20,
-            rate_remote: 80 << 20,
-            in_flight: 4 << 20,
-            in_flight_cap: 8 << 20,
-            busy_threads: 1,
-            stuck_threads: 0,
-            hung_objects: 0,
-            hung: Vec::new(),
-            counters: ReplicaCountersSnapshot::default(),
-        };
-        let gauges = VolumeGauges {
-            buffer_used: 64 << 20,
-            buffer_idle: 0,
-            buffer_memory: 64 << 20,
-            buffer_budget: 256 << 20,
-            segments_waiting: 3,
-            segments_in_flight: 12,
-            requests: 2,
-            calls: 0,
-            inodes: 9,
-            handles: 2,
-        };
-        let status = Status {
-            version: "0.1.0".to_owned(),
-            volume: "genomes".to_owned(),
-            source: "/etc/fanfs/genomes.toml".into(),
-            mount_point: "/genomes".into(),
-            mode: VolumeMode::Shared,
-            pid: 4711,
-            keeper: None,
-            uptime_s: 93_784,
-            replicas: ["n1", "n2", "n3"].map(replica).into(),
-            placement: PlacementStatus::default(),
-            affinities: Vec::new(),
-            passthrough: PassthroughStatus::default(),
-            counters: VolumeCountersSnapshot::default(),
-            gauges,
-            log: LogSnapshot::default(),
-        };
+        let status = status::sample::status(["n1", "n2", "n3"]);
         Sample { taken_at: at, status, files: Some(Vec::new()) }
     }
 
@@ -424,9 +380,9 @@ pub(super) mod tests {
         let mut now = sample(start + Duration::from_secs(2));
         now.status.replicas[0].counters.bytes += 200 << 20;
         now.status.replicas[1].counters.bytes += 600 << 20;
-        now.status.replicas[1].rate = 300 << 20;
+        now.status.replicas[1].estimated_bandwidth_local = 300 << 20;
         now.status.counters.bytes_delivered += 780 << 20;
-        now.status.counters.bytes_wasted += 20 << 20;
+        now.status.counters.bytes_duplicate += 20 << 20;
         now.status.counters.reads += 780;
         now.status.counters.buffer_hits += 390;
         now.status.counters.hedges += 4;
@@ -446,10 +402,28 @@ pub(super) mod tests {
         assert_eq!(view.total.bytes_per_second, 390 << 20);
         assert_eq!((view.total.block, view.total.hit_ratio), (1 << 20, 0.5));
         assert_eq!((view.total.hedges_per_second, view.total.hedges_won_ratio), (2.0, 0.25));
-        assert!((view.total.wasted_ratio - 0.025).abs() < 1e-9);
+        assert!((view.total.duplicate_ratio - 0.025).abs() < 1e-9);
         let shares: Vec<f64> = view.replicas.iter().map(|row| row.share).collect();
         assert_eq!(shares, [0.25, 0.75, 0.0]);
         assert_eq!(view.replicas[1].load, 1.0);
+    }
+
+    #[test]
+    fn latencies_cover_the_interval() {
+        let times = LatencyHistogram::default();
+        let start = Instant::now();
+        let mut before = sample(start);
+        (0..1_000).for_each(|_| times.record(Duration::from_secs(1)));
+        before.status.counters.read_latency = times.snapshot();
+        before.status.replicas[0].counters.read_latency = times.snapshot();
+        let mut now = sample(start + Duration::from_secs(1));
+        (0..10).for_each(|_| times.record(Duration::from_micros(100)));
+        now.status.counters.read_latency = times.snapshot();
+        now.status.replicas[0].counters.read_latency = times.snapshot();
+        let view = View::between(&before, &now, &mut process);
+        assert_eq!((view.total.p50_us, view.total.p99_us), (100, 100));
+        assert_eq!((view.replicas[0].p50_us, view.replicas[0].p99_us), (100, 100));
+        assert_eq!((view.replicas[1].p50_us, view.replicas[1].p99_us), (0, 0));
     }
 
     #[test]

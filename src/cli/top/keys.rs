@@ -185,7 +185,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("EST. BW MiB/s", "bandwidth that the scheduler estimates"),
     ("% OF EST. BW", "READ divided by EST. BW"),
     ("IN-FLIGHT/LIMIT", "bytes requested and not yet delivered"),
-    ("P50/P99", "latency of its reads since mount"),
+    ("READ P50/P99", "latency of its reads"),
     ("ERR+SLOW/s", "failed calls plus reads hedged because it was slow"),
     ("HUNG THREADS", "threads stuck inside one call"),
     ("readahead hits", "reads that found all bytes in the daemon's memory"),

@@ -20,8 +20,8 @@ use super::delta::{FileRow, ReaderRow, ReplicaRow, Total, View};
 use super::keys::{DisplayState, HELP, Panel, PanelRows, SortOrder};
 use crate::cli::{color, printable};
 use crate::format::{
-    format_bytes, format_count, format_frequency, format_mib_rate, format_micros_short,
-    format_percent, format_percent_precise,
+    format_bytes, format_count, format_frequency, format_mib_rate, format_percent,
+    format_percent_precise,
 };
 use crate::replicas::health::HealthState;
 use columns::{Column, format_mib, pad_to_column, truncate};
@@ -129,7 +129,10 @@ impl Screen<'_> {
     }
 
     fn title_line(&self, view: &View, width: usize) -> Line<'static> {
-        let up = humantime::format_duration(Duration::from_secs(view.uptime_s)).to_string();
+        let up = humantime::format_duration(Duration::from_secs(
+            view.time_s.seconds_since(view.start_time_s),
+        ))
+        .to_string();
         let up: Vec<&str> = up.split(' ').take(2).collect();
         let left = format!(
             "fanfs top  {} at {}",
@@ -174,7 +177,11 @@ impl Screen<'_> {
         for row in rows.iter().skip(from).take(most) {
             let mut line = replica_line(row, &columns);
             if past >= columns::MIN_HISTORY_WIDTH {
-                line.push_span(self.history.sparkline(&row.name, row.expected, past - 1));
+                line.push_span(self.history.sparkline(
+                    &row.name,
+                    row.estimated_bandwidth,
+                    past - 1,
+                ));
             }
             lines.push(line);
         }
@@ -305,16 +312,16 @@ fn app_read_line(total: &Total) -> TotalLine {
         value: format_mib_rate(total.bytes_per_second as f64),
         first,
         second: format!(
-            "p50 {}, p99 {} since mount, metadata {}/s",
-            format_micros_short(total.p50_us),
-            format_micros_short(total.p99_us),
+            "p50 {}, p99 {}, metadata {}/s",
+            columns::format_latency(total.p50_us),
+            columns::format_latency(total.p99_us),
             format_frequency(total.metadata_per_second)
         ),
     }
 }
 
 fn replica_read_line(total: &Total) -> TotalLine {
-    let mut second = format!("duplicate reads {}", format_percent_precise(total.wasted_ratio));
+    let mut second = format!("duplicate reads {}", format_percent_precise(total.duplicate_ratio));
     if total.written_per_second > 0 {
         let rate = format_mib_rate(total.written_per_second as f64);
         second.push_str(&format!(", app write {rate}"));

@@ -97,7 +97,8 @@ fn parse_listen(text: &str, outline: &KeyIndex<'_>) -> Result<ListenAddress, Con
         _ => {
             let what = format!(
                 "{text:?} is not an address; use an IP address and a port, such as \
-                 \"127.0.0.1:9469\" or \"[::1]:9469\", only a port (1 to 65535), or \"unix:/PATH\""
+                 \"127.0.0.1:19469\" or \"[::1]:19469\", only a port (1 to 65535), or \
+                 \"unix:/PATH\""
             );
             Err(outline.refuse(KEY, what))
         }

@@ -5,12 +5,16 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-#[derive(Deserialize)]
+/// The JSON of a path.
+#[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
-enum RawPath {
+pub enum PathJson {
+    /// A path in UTF-8.
     Text(String),
+    /// The bytes of any other path.
     Bytes(Vec<u8>),
 }
 
@@ -30,9 +34,9 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
 /// # Errors
 /// If the value is neither text nor an array of bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    let path = match RawPath::deserialize(deserializer)? {
-        RawPath::Text(text) => OsString::from(text),
-        RawPath::Bytes(bytes) => OsString::from_vec(bytes),
+    let path = match PathJson::deserialize(deserializer)? {
+        PathJson::Text(text) => OsString::from(text),
+        PathJson::Bytes(bytes) => OsString::from_vec(bytes),
     };
     Ok(PathBuf::from(path))
 }

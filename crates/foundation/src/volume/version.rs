@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 /// How the replicas of a volume relate to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum VolumeMode {
     /// All replicas are one file system seen through several paths.

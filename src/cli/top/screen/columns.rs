@@ -38,12 +38,11 @@ pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
     let health =
         Column { is_health: true, ..text("HEALTH", 7, 1, |row| health_label(row.health).into()) };
     let flight = |row: &ReplicaRow| {
-        format!("{}/{}", format_mib_short(row.in_flight), format_mib_short(row.in_flight_cap))
+        format!("{}/{}", format_mib_short(row.in_flight), format_mib_short(row.in_flight_limit))
     };
     let latency = |row: &ReplicaRow| match row.p99_us {
-        // A replica without reads has no latency.
         0 => "-".to_owned(),
-        _ => format!("{}/{}", format_micros_short(row.p50_us), format_micros_short(row.p99_us)),
+        _ => format!("{}/{}", format_latency(row.p50_us), format_latency(row.p99_us)),
     };
     let mut columns = vec![
         text("REPLICA", longest.clamp(7, 20), 0, |row| row.name.clone()),
@@ -53,13 +52,13 @@ pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
         number_column(["", "SHARE"], 5, 3, |row| format_percent(row.share)),
         number_column(["% OF", "EST. BW"], 7, 4, |row| format_percent(row.load)),
         text("", 12, 11, |row| format!("[{}]", gauge_bar(row.load, 10))),
-        number_column(["EST. BW", "MiB/s"], 7, 8, |row| format_mib(row.expected)),
+        number_column(["EST. BW", "MiB/s"], 7, 8, |row| format_mib(row.estimated_bandwidth)),
         number_column(["IN-FLIGHT/", "LIMIT MiB"], 10, 7, flight),
-        number_column(["P50/P99", "since mount"], 13, 6, latency),
+        number_column(["READ", "P50/P99"], 13, 6, latency),
         number_column(["ERR+", "SLOW/s"], 6, 5, |row| {
-            format_frequency(row.errors_per_second + row.late_per_second)
+            format_frequency(row.errors_per_second + row.slow_per_second)
         }),
-        number_column(["HUNG", "THREADS"], 7, 9, |row| row.stuck.to_string()),
+        number_column(["HUNG", "THREADS"], 7, 9, |row| row.hung_threads.to_string()),
     ];
     let mut room = width.saturating_sub(MIN_HISTORY_WIDTH);
     let mut ranked: Vec<(u8, usize)> = columns.iter().map(|c| (c.rank, c.width + 1)).collect();
@@ -77,6 +76,11 @@ pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
 pub(super) fn format_mib(bytes: u64) -> String {
     let mib = to_mib(bytes);
     if 0.0 < mib && mib < 0.995 { format!("{mib:.2}") } else { format!("{mib:.1}") }
+}
+
+/// "410us", "12ms"; "-" for 0: without reads there is no latency.
+pub(super) fn format_latency(us: u64) -> String {
+    if us == 0 { "-".to_owned() } else { format_micros_short(us) }
 }
 
 /// "4.1", "128": the same for a narrow column.
