@@ -183,7 +183,7 @@ fn write_all(
 /// A requirement of the comparison that is missing here.
 fn lacking() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
-        return Some("needs root, to mount a tmpfs and what is compared");
+        return Some("needs root, to mount a tmpfs and the file systems to compare");
     }
     match std::process::Command::new("fio").arg("--version").output() {
         Ok(_) => None,

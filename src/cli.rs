@@ -18,6 +18,7 @@ mod mount;
 mod mount_helper;
 mod mount_lookup;
 mod mount_options;
+mod output_width;
 mod reload;
 mod simulate;
 mod status;
@@ -49,26 +50,27 @@ use cancellation::{CancelPolicy, Cancellation};
     arg_required_else_help = true,
     after_help = "\
 Get started:
-  fanfs demo                                see it work on replicas that it creates itself
+  fanfs demo                          see it work on its own replicas
   fanfs init /mnt/n1 /mnt/n2 --output /etc/fanfs/genomes.toml
-  fanfs check genomes                       check the configuration and the replicas
-  fanfs doctor genomes                      find what slows reads down, and how to fix it
-  fanfs mount genomes /genomes              genomes is short for /etc/fanfs/genomes.toml
-  fanfs status /genomes                     show what its replicas are doing
-  fanfs top /genomes                        watch its replicas, files and readers
-  fanfs explain /genomes/large.file         show where its chunks are, and the rate to expect
-  fanfs trace /genomes                      show each read, its segments and replicas
-  fanfs reload /genomes                     apply a changed configuration
-  fanfs upgrade /genomes                    switch to a newly installed fanfs
-  fanfs umount /genomes                     unmount it, and wait for its daemon to end
-  fanfs verify genomes                      compare the replicas with each other
-  fanfs bench genomes                       measure the replicas, alone and through fanfs
+  fanfs check genomes                 check the configuration and the replicas
+  fanfs doctor genomes                find what slows reads down, and its fix
+  fanfs mount genomes /genomes        genomes means /etc/fanfs/genomes.toml
+  fanfs status /genomes               show what its replicas are doing
+  fanfs top /genomes                  watch its replicas, files and readers
+  fanfs explain /genomes/large.file   show its chunks, and the rate to expect
+  fanfs trace /genomes                show each read, its segments and replicas
+  fanfs reload /genomes               apply a changed configuration
+  fanfs upgrade /genomes              switch to a newly installed fanfs
+  fanfs umount /genomes               unmount it; wait for its daemon to end
+  fanfs verify genomes                compare the replicas with each other
+  fanfs bench genomes                 measure the replicas, and fanfs
 
 In /etc/fstab:
   genomes  /genomes  fanfs  ro,allow_other,_netdev  0 0
 
 Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 3 the replicas differ.
-fanfs.toml(5) and docs/CONFIGURATION.md describe a volume's configuration. $FANFS_LOG selects the
+
+fanfs.toml(5) and docs/CONFIGURATION.md describe a volume's configuration. $FANFS_LOG selects the \
 log messages."
 )]
 struct Cli {
@@ -299,7 +301,9 @@ mod tests {
         let text = |status| EXIT_STATUS.iter().find(|(known, _)| *known == status).unwrap().1;
         assert_eq!(text(of(Failure::usage("x"))), "wrong usage or configuration");
         assert_eq!(text(of(Failure::failed("x"))), "failed");
+        // The width of the terminal decides where its lines end.
         let help = Cli::command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         let few = EXIT_STATUS.iter().filter(|(status, _)| *status < 128);
         let few: Vec<_> = few.map(|(status, text)| format!("{status} {text}")).collect();
         assert!(help.contains(&format!("Exit status: {}.", few.join(", "))), "{help}");

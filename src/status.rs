@@ -147,7 +147,7 @@ pub struct ReplicaStatus {
     pub hung_objects: usize,
     /// Those on which calls have hung longest, at most 16.
     pub hung: Vec<HungObject>,
-    /// What it has done.
+    /// Its totals.
     #[serde(flatten)]
     pub counters: ReplicaCountersSnapshot,
 }

@@ -75,7 +75,7 @@ fn pjdfstest_passes_wherever_the_backing_passes() {
 /// `FANFS_FSX=1000000` for a long run: the number of operations of each of ten seeds, alternating
 /// between the volumes.
 #[test]
-fn fsx_finds_what_it_wrote() {
+fn fsx_reads_its_own_writes_back() {
     if !tool::installed("fsx") {
         return;
     }
@@ -91,7 +91,7 @@ fn fsx_finds_what_it_wrote() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote() {
+fn fio_verifies_its_own_writes() {
     with("fio", programs::fio);
 }
 

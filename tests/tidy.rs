@@ -5,6 +5,8 @@
 mod import_circles;
 #[path = "tidy/limits.rs"]
 mod limits;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod needs;
 #[path = "tidy/sources.rs"]
 mod sources;
 #[path = "tidy/words.rs"]
@@ -12,6 +14,7 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
 use sources::texts as sources;
 
@@ -348,4 +351,22 @@ fn mount_tests_start_programs_and_unmount_in_one_way() {
 fn words_that_plain_english_avoids_do_not_occur() {
     let violations = words::violations(Path::new(env!("CARGO_MANIFEST_DIR")));
     assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+/// `.ci/english` lists them.
+#[test]
+fn constructions_that_plain_english_avoids_do_not_occur() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_checkout = root.join(".git").exists();
+    if !needs::machine(is_checkout, "a git repository")
+        || !needs::program("python3")
+        || !needs::program("git")
+    {
+        return;
+    }
+    let output = Command::new("python3").arg(root.join(".ci/english")).arg("--check").output();
+    let output = output.unwrap();
+    let found = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{found}{error}");
 }

@@ -198,7 +198,7 @@ fn fio(files: &[std::path::PathBuf], arguments: &[String]) -> Result<Value, Fail
 fn with_report(mut pass: Pass, job: &Value) -> Result<Pass, Failure> {
     let read = &job["read"];
     let number = |value: &Value| {
-        value.as_f64().ok_or_else(|| Failure("fio's report lacks what is needed".to_owned()))
+        value.as_f64().ok_or_else(|| Failure("fio's report lacks a value".to_owned()))
     };
     pass.bytes = number(&read["io_bytes"])? as u64;
     pass.bytes_per_second = number(&read["bw_bytes"])?;

@@ -25,7 +25,7 @@ fn check_request(message: &[u8]) {
         Ok(request) => {
             // A parsed message keeps its meaning: written and parsed again it is the same.
             let again = serde_json::to_vec(&request).expect("a request can be written");
-            let read = ControlRequest::parse(&again).expect("what was written can be read");
+            let read = ControlRequest::parse(&again).expect("the written form can be read");
             assert_eq!(format!("{request:?}"), format!("{read:?}"));
             let _ = request.is_mutating();
         }
@@ -40,7 +40,7 @@ fn check_response(message: &[u8]) {
     let _ = serde_json::from_slice::<ExplainFacts>(message);
     if let Ok(status) = serde_json::from_slice::<Status>(message) {
         let again = serde_json::to_vec(&status).expect("a status can be written");
-        serde_json::from_slice::<Status>(&again).expect("what was written can be read");
+        serde_json::from_slice::<Status>(&again).expect("the written form can be read");
     }
 }
 

@@ -77,7 +77,7 @@ complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -s h -l help -d 'Pri
 complete -c fanfs -n "__fish_fanfs_using_subcommand status" -l json -d 'Print JSON: one object if VOLUME is named, else an array'
 complete -c fanfs -n "__fish_fanfs_using_subcommand status" -l check -d 'For monitoring: print one line and fail if a replica is out of service, a keeper has died or a daemon does not answer; print nothing if all is well'
 complete -c fanfs -n "__fish_fanfs_using_subcommand status" -s h -l help -d 'Print help'
-complete -c fanfs -n "__fish_fanfs_using_subcommand top" -s d -l interval -d 'Refresh interval; rates are means over this time' -r
+complete -c fanfs -n "__fish_fanfs_using_subcommand top" -s d -l interval -d 'Refresh interval, 200ms to 1min; rates are means over this time' -r
 complete -c fanfs -n "__fish_fanfs_using_subcommand top" -l once -d 'Print one interval as text and exit; this is the default if standard output is not a terminal'
 complete -c fanfs -n "__fish_fanfs_using_subcommand top" -l json -d 'Print one interval as JSON and exit'
 complete -c fanfs -n "__fish_fanfs_using_subcommand top" -s h -l help -d 'Print help'

@@ -124,8 +124,8 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (top)
 _arguments "${_arguments_options[@]}" : \
-'-d+[Refresh interval; rates are means over this time]:TIME:_default' \
-'--interval=[Refresh interval; rates are means over this time]:TIME:_default' \
+'-d+[Refresh interval, 200ms to 1min; rates are means over this time]:TIME:_default' \
+'--interval=[Refresh interval, 200ms to 1min; rates are means over this time]:TIME:_default' \
 '--once[Print one interval as text and exit; this is the default if standard output is not a terminal]' \
 '--json[Print one interval as JSON and exit]' \
 '-h[Print help]' \

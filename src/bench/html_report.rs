@@ -37,7 +37,7 @@ const CAPTIONS: [&str; 3] = [
     "Dots are medians over the rounds; bars extend from the slowest to the fastest round. The \
      dashed line is the ideal: the same replicas read directly, by one reader each, all at the \
      same time. With one replica it is that replica alone.",
-    "Higher is slower. Further right are rarer, slower reads: at 99 %, one read in a hundred took \
+    "Higher is slower. Further right are rarer, slower reads: at 99%, one read in a hundred took \
      longer. Each reader waits for its read before it starts the next one.",
 ];
 
@@ -107,7 +107,7 @@ fn headline_row(report: &Report) -> Option<&ResultRow> {
     rows.max_by_key(|row| row.replicas.len())
 }
 
-/// The result in one line: "276 MiB/s, 2.7x the best replica, 99.9 % of the sum".
+/// The result in one line: "276 MiB/s, 2.7x the best replica, 99.9% of the sum".
 fn headline(report: &Report) -> String {
     let row = headline_row(report);
     let Some((row, rate)) = row.and_then(|row| Some((row, row.mib_per_second?.median))) else {
@@ -118,13 +118,19 @@ fn headline(report: &Report) -> String {
     let is_single = row.replicas.len() == 1;
     // With one replica, both figures compare with that replica.
     if let Some(speedup) = row.of_fastest.filter(|_| !is_single) {
-        parts.push(format!("{:.1}x the best replica", speedup.median));
+        parts.push(format!("{} the best replica", format_speedup(speedup.median)));
     }
     if let Some(efficiency) = row.of_sum {
         let whole = if is_single { "replica alone" } else { "sum" };
         parts.push(format!("{} of the {whole}", table::percent(efficiency.median)));
     }
     parts.join(", ")
+}
+
+/// "2.7x", and below 1 as in the table: "0.02x".
+fn format_speedup(ratio: f64) -> String {
+    let digits = if ratio < 0.995 { 2 } else { 1 };
+    format!("{ratio:.digits$}x")
 }
 
 fn render_rows(report: &Report, load: Load) -> String {

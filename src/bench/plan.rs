@@ -76,7 +76,7 @@ pub struct PassSpec {
     pub round: usize,
     /// How its readers read.
     pub load: Load,
-    /// What they read through.
+    /// The paths that they read through.
     pub candidate: Candidate,
     /// Its index among the load's regions, below `region_count`.
     pub region_index: usize,

@@ -240,7 +240,7 @@ pub fn plot_latency(report: &Report) -> Result<Option<String>, PlotError> {
     let most = points().map(|(_, ms)| *ms).fold(f64::NEG_INFINITY, f64::max);
     let last = points().map(|(part, _)| *part).fold(1.0, f64::max);
     let known = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
-    let names = ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"];
+    let names = ["0%", "50%", "90%", "99%", "99.9%", "99.99%", "99.999%", "99.9999%"];
     let marks =
         known.iter().zip(names).map(|(part, name)| (nines_position(*part), name.to_owned()));
     let parts = Axis {

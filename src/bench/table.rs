@@ -1,17 +1,13 @@
-//! The report as text for a terminal, at most [`WIDTH`] columns wide, and the columns that it
-//! shares with the HTML report.
+//! The report as text for a terminal, and the columns that it shares with the HTML report.
 
 use std::fmt::Write as _;
 
 use super::plan::Load;
-use super::results::{Report, ResultRow};
+use super::results::{Report, ReportedReplica, ResultRow};
 use crate::config::Escaped;
-use crate::format::{format_bytes_rounded, to_mib};
+use crate::format::{format_bytes_rounded, format_names, to_mib, wrap_words};
 
-/// The width of a table, legend, and note. Names, paths, and errors may make other lines longer.
-const WIDTH: usize = 100;
-
-/// The longest row label: [`WIDTH`] less the figures of the widest table.
+/// The longest row label: 100 columns less the figures of the widest table.
 const MAX_LABEL_CHARS: usize = 23;
 
 /// The table in which the terminal shows a column. The HTML report has one table for all columns.
@@ -92,9 +88,9 @@ fn time(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// "97.2 %", from 0.972.
+/// "97.2%", from 0.972.
 pub(super) fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+    format!("{:.1}%", share * 100.0)
 }
 
 /// "1 reader", "3 readers".
@@ -143,7 +139,7 @@ pub fn origin(report: &Report) -> String {
     format!("{date}, host {}, {}, fanfs {}", report.host, report.kernel, report.version)
 }
 
-/// The lines above the table: what was measured, and how.
+/// The lines above the table: the volume, the replicas and the method.
 pub fn preamble(report: &Report) -> Vec<String> {
     let settings = &report.settings;
     let mut lines = vec![
@@ -165,7 +161,14 @@ pub fn preamble(report: &Report) -> Vec<String> {
          before each pass"
             .to_owned(),
     ];
-    for replica in &report.replicas {
+    lines.extend(raw_read_lines(&report.replicas));
+    lines
+}
+
+/// How the replicas were read directly: one line for all that were read in one way.
+fn raw_read_lines(replicas: &[ReportedReplica]) -> Vec<String> {
+    let mut ways: Vec<RawReads> = Vec::new();
+    for replica in replicas {
         let how = match (&replica.failure, replica.raw_reads) {
             (Some(why), _) => format!("left out: {why}"),
             (None, Some("O_DIRECT")) => "raw reads with O_DIRECT".to_owned(),
@@ -173,9 +176,24 @@ pub fn preamble(report: &Report) -> Vec<String> {
                           O_DIRECT does not work here"
                 .to_owned(),
         };
-        lines.push(format!("{} ({}): {how}", replica.name, replica.path));
+        let label = format!("{} ({})", replica.name, replica.path);
+        match ways.iter_mut().find(|way| way.how == how) {
+            Some(way) => way.labels.push(label),
+            None => ways.push(RawReads { how, labels: vec![label] }),
+        }
     }
-    lines
+    let line = |way: &RawReads| {
+        let labels: Vec<&str> = way.labels.iter().map(String::as_str).collect();
+        format!("{}: {}", format_names(&labels, "replica"), way.how)
+    };
+    ways.iter().map(line).collect()
+}
+
+/// The replicas that were read directly in one way.
+struct RawReads {
+    how: String,
+    /// Their names and paths.
+    labels: Vec<String>,
 }
 
 /// The explanation of the columns.
@@ -199,30 +217,32 @@ fn has_fio(report: &Report) -> bool {
     report.rows.iter().any(|row| row.fio_mib_per_second.is_some())
 }
 
-/// The whole report as text.
-pub fn render_text(report: &Report) -> String {
-    let mut text = origin(report) + "\n";
+/// The whole report as text. All but the tables is wrapped at `width` columns.
+pub fn render_text(report: &Report, width: usize) -> String {
+    let mut text = wrap(&origin(report), width) + "\n";
     for line in preamble(report) {
-        let _ = writeln!(text, "{}", Escaped(&line));
+        let _ = writeln!(text, "{}", wrap(&line, width));
     }
     for load in Load::ALL {
         let rows: Vec<&ResultRow> = report.rows.iter().filter(|row| row.load == load).collect();
         if rows.is_empty() {
             continue;
         }
-        let _ = write!(text, "\n{}\n{}", load_heading(load, report), render(&rows, Panel::Main));
+        let heading = wrap(&load_heading(load, report), width);
+        let _ = write!(text, "\n{heading}\n{}", render(&rows, Panel::Main));
         for row in &rows {
             for failure in &row.failures {
-                let _ = writeln!(text, "  {} failed: {}", row_label(row), Escaped(failure));
+                let failure = format!("  {} failed: {failure}", row_label(row));
+                let _ = writeln!(text, "{}", wrap(&failure, width));
             }
         }
         if has_fio(report) {
             text.push_str(&render(&rows, Panel::Fio));
         }
     }
-    let _ = writeln!(text, "\n{}", wrap(&legend(report)));
+    let _ = writeln!(text, "\n{}", wrap(&legend(report), width));
     for note in &report.notes {
-        let _ = writeln!(text, "{}", wrap(&format!("note: {}", Escaped(note))));
+        let _ = writeln!(text, "{}", wrap(&format!("note: {note}"), width));
     }
     text
 }
@@ -269,23 +289,12 @@ fn shorten(label: &str) -> String {
     format!("{start}…{end}")
 }
 
-/// `text` in lines of at most [`WIDTH`] characters; only a longer word makes a longer line.
-fn wrap(text: &str) -> String {
-    let mut wrapped = String::new();
-    let mut used = 0;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if used > 0 && used + 1 + length > WIDTH {
-            wrapped.push_str("\n  ");
-            used = 2;
-        } else if used > 0 {
-            wrapped.push(' ');
-            used += 1;
-        }
-        wrapped.push_str(word);
-        used += length;
-    }
-    wrapped
+/// `text`, escaped, in lines of at most `width` characters. All but the first are indented by two
+/// blanks more than the first.
+fn wrap(text: &str, width: usize) -> String {
+    let indent = text.chars().take_while(|c| *c == ' ').count();
+    let lines = wrap_words(&Escaped(text).to_string(), width.saturating_sub(indent + 2));
+    format!("{:indent$}{}", "", lines.join(&format!("\n{:1$}", "", indent + 2)))
 }
 
 #[cfg(test)]
@@ -299,7 +308,7 @@ mod tests {
             ["0.00", "8.55", "10.0", "99.9", "100", "10000"]
         );
         assert_eq!([9.04, 304.1, 999.94, 999.96].map(rate), ["9.0", "304.1", "999.9", "1000"]);
-        assert_eq!(percent(0.9994), "99.9 %");
+        assert_eq!(percent(0.9994), "99.9%");
     }
 
     #[test]
@@ -311,7 +320,7 @@ mod tests {
                 group.iter().map(|column| column.width() + 1).sum::<usize>() + 1
             };
             let figures: usize = groups(&columns).map(group).sum();
-            assert!(2 + MAX_LABEL_CHARS + figures <= WIDTH, "{figures}");
+            assert!(2 + MAX_LABEL_CHARS + figures <= 100, "{figures}");
         }
     }
 
@@ -326,9 +335,28 @@ mod tests {
     #[test]
     fn long_notes_are_wrapped_between_words() {
         let text = "word ".repeat(60);
-        let wrapped = wrap(text.trim_end());
-        assert!(wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
+        let wrapped = wrap(text.trim_end(), 72);
+        assert!(wrapped.lines().all(|line| line.len() <= 72), "{wrapped}");
         assert_eq!(wrapped.split_whitespace().count(), 60);
         assert!(wrapped.lines().skip(1).all(|line| line.starts_with("  word")), "{wrapped}");
+        assert_eq!(wrap("  r1 alone failed:  EIO\n", 22), "  r1 alone failed:\n    EIO\\n");
+    }
+
+    #[test]
+    fn replicas_that_are_read_in_one_way_share_a_line() {
+        let replica = |number: usize| ReportedReplica {
+            name: format!("n{number}"),
+            path: format!("/mnt/n{number}"),
+            raw_reads: (number != 3).then_some("O_DIRECT"),
+            failure: (number == 3).then(|| "no such file".to_owned()),
+        };
+        let replicas: Vec<ReportedReplica> = (1..=12).map(replica).collect();
+        assert_eq!(
+            raw_read_lines(&replicas),
+            [
+                "n1 (/mnt/n1), n2 (/mnt/n2) and 9 more replicas: raw reads with O_DIRECT",
+                "n3 (/mnt/n3): left out: no such file"
+            ]
+        );
     }
 }

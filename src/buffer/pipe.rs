@@ -107,7 +107,7 @@ impl Pipe {
         PipePool { inner: Arc::clone(&self.pool) }.pipe()
     }
 
-    /// The end that takes pages. Report what you put in with [`Pipe::add_buffered`].
+    /// The end that takes pages. Report the bytes that you put in with [`Pipe::add_buffered`].
     pub fn write_end(&self) -> BorrowedFd<'_> {
         self.ends().write.as_fd()
     }

@@ -14,12 +14,11 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::cancellation::{self, Cancellation, print_message};
+use super::output_width::output_width;
 use super::{CommandResult, Failure, print_result, to_json, verify, volume};
-#[cfg(not(feature = "plots"))]
-use crate::bench::Report;
 use crate::bench::progress::ProgressWatcher;
 use crate::bench::runner;
-use crate::bench::{ALIGNMENT, BenchError, BenchOptions, table};
+use crate::bench::{ALIGNMENT, BenchError, BenchOptions, Report, table};
 use crate::config::units::{Size, Time};
 use crate::config::{self, Config};
 use crate::format::to_mib;
@@ -29,12 +28,13 @@ use report_file::ReportFile;
 /// Arguments of `fanfs bench`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs bench reads one file through each replica alone, through all replicas at once, and through
-fanfs over 1, 2, .. of them, mounted during the run. There are three loads: one sequential reader,
-several random readers, and several sequential readers. Each round does every pass once, in another
-order and in other regions of the file than the round before. docs/BENCH.md explains each figure.
+fanfs bench reads one file through each replica alone, through all replicas at once, and through \
+fanfs over 1, 2, .. of them, mounted during the run. There are three loads: one sequential reader, \
+several random readers, and several sequential readers. Each round does every pass once, in \
+another order and in other regions of the file than the round before. docs/BENCH.md explains each \
+figure.
 
-fanfs bench changes nothing on a replica, except with --make. If a replica does not answer within
+fanfs bench changes nothing on a replica, except with --make. If a replica does not answer within \
 --deadline, the rest of the run does without it.
 
 Examples:
@@ -42,7 +42,7 @@ Examples:
   fanfs bench genomes --report bench.html       three minutes, with plots
   fanfs bench genomes --file hg38/chr1.fa --run-fio
 
-Exit status: 0 done; 1 a pass or a replica failed, or nothing could be measured; 2 wrong usage or
+Exit status: 0 done; 1 a pass or a replica failed, or nothing could be measured; 2 wrong usage or \
 configuration; 130 interrupted.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
@@ -114,11 +114,15 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
         }
     };
     // The figures first: writing the report may still fail.
-    print_result(&if args.json { to_json(&report)? } else { table::render_text(&report) })?;
+    print_result(&if args.json { to_json(&report)? } else { text(&report) })?;
     if let Some(place) = place {
         place.write(&report)?;
     }
     Ok(ExitCode::from(u8::from(report.failed)))
+}
+
+fn text(report: &Report) -> String {
+    table::render_text(report, output_width())
 }
 
 /// A build without plots cannot write a report.
@@ -202,11 +206,10 @@ const STEPS_PER_PASS: u64 = 1000;
 impl ProgressWatcher for ProgressDisplay<'_> {
     fn on_plan(&self, passes: usize, expected: Duration) {
         self.bar.suspend(|| {
-            let seconds = Duration::from_secs(expected.as_secs_f64().round() as u64);
             let pass = self.pass.as_secs();
-            let time = humantime::format_duration(seconds);
+            let total = expected.as_secs_f64();
             print_message(&format!(
-                "fanfs bench: {passes} passes of at most {pass} s each, about {time} in total"
+                "fanfs bench: {passes} passes of at most {pass} s each, about {total:.0} s in total"
             ));
         });
         self.bar.set_length(passes as u64 * STEPS_PER_PASS);

@@ -16,16 +16,16 @@ use serde::Serialize;
 
 /// The help text after the options.
 pub(super) const HELP: &str = "\
-fanfs check reads the configuration and probes each replica: whether it is mounted and answers
-within 5 s, and whether it fits the other replicas. Replicas of a `shared` volume must be one file
-system; replicas of a `copies` volume should have the same names and sizes in their roots. The
+fanfs check reads the configuration and probes each replica: whether it is mounted and answers \
+within 5 s, and whether it fits the other replicas. Replicas of a `shared` volume must be one file \
+system; replicas of a `copies` volume should have the same names and sizes in their roots. The \
 command mounts nothing and changes nothing.
 
 Examples:
   fanfs check /etc/fanfs/genomes.toml
   fanfs check genomes --json
 
-Exit status: 0 no errors, warnings are allowed; 1 a replica has an error; 2 wrong usage or
+Exit status: 0 no errors, warnings are allowed; 1 a replica has an error; 2 wrong usage or \
 configuration.";
 
 /// The report of `fanfs check`, printed as a table ([`Display`](fmt::Display)) or as JSON. Both

@@ -27,9 +27,9 @@ use crate::volume::{MAX_REPLICAS, ReplicaMap};
 /// Arguments of `fanfs demo`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs demo creates a file and a mount point in --dir. All replicas show that one directory, each
-through a rate limit of its own, like N gateways of one cluster. One reader reads the file through
-a mount over one replica, over two, and over all; the demo checks each byte that it reads. It
+fanfs demo creates a file and a mount point in --dir. All replicas show that one directory, each \
+through a rate limit of its own, like N gateways of one cluster. One reader reads the file through \
+a mount over one replica, over two, and over all; the demo checks each byte that it reads. It \
 removes everything at the end, also when it is interrupted.
 
 Examples:

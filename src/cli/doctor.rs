@@ -13,6 +13,7 @@ use anstyle::AnsiColor;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::output_width::{output_width, wrap_indented};
 use super::volume::{self, VolumeArg};
 use super::volume_name::CONFIG_DIR;
 use super::{CommandResult, Failure, absolute, color, print_result, printable, to_json};
@@ -29,21 +30,21 @@ use crate::survey::DEFAULT_LIMIT;
 /// Arguments of `fanfs doctor`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs doctor checks the mounts (rsize, version, soft, attribute caches, shared connections), the
-kernel's counters of their calls and packets, path MTU, links, buffers and clocks, and the limits of
-FUSE and of this machine. With --measure it also reads the replicas, each alone and then all at
-once, which shows slow replicas and bottlenecks that replicas share. Each finding comes with its
+fanfs doctor checks the mounts (rsize, version, soft, attribute caches, shared connections), the \
+kernel's counters of their calls and packets, path MTU, links, buffers and clocks, and the limits \
+of FUSE and of this machine. With --measure it also reads the replicas, each alone and then all at \
+once, which shows slow replicas and bottlenecks that replicas share. Each finding comes with its \
 fix; docs/DOCTOR.md lists all checks.
 
-fanfs doctor changes nothing, except with --write. Some checks need root, such as the test of the
+fanfs doctor changes nothing, except with --write. Some checks need root, such as the test of the \
 path MTU with ICMP echoes.
 
 Examples:
-  fanfs doctor genomes --measure                      also measure the rates of the replicas
+  fanfs doctor genomes --measure                      also measure the replicas
   fanfs doctor /mnt/n1 /mnt/n2 /mnt/n3 --measure      without a configuration
   fanfs doctor genomes --measure --file hg38/chr1.fa --json
 
-Exit status: 0 no check is bad, warnings are allowed; 1 a check is bad; 2 wrong usage or
+Exit status: 0 no check is bad, warnings are allowed; 1 a check is bad; 2 wrong usage or \
 configuration.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted; or the
@@ -134,9 +135,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
         })?
     } else {
         let in_color = color::is_enabled();
-        render_checks(&rows, in_color)
+        let width = output_width();
+        render_checks(&rows, in_color, width)
             + &render_rates(&facts)
-            + &render_findings(&findings, in_color)
+            + &render_findings(&findings, in_color, width)
     };
     print_result(&text)?;
     Ok(ExitCode::from(u8::from(state == CheckStatus::Bad)))
@@ -240,6 +242,10 @@ fn progress_spinner() -> ProgressBar {
     bar
 }
 
+/// The width of a status, and of a finding's label.
+const STATUS_WIDTH: usize = 8;
+const LABEL_WIDTH: usize = 12;
+
 /// The status as a padded word in its color.
 fn status_word(status: CheckStatus, in_color: bool) -> String {
     let color = match status {
@@ -248,16 +254,16 @@ fn status_word(status: CheckStatus, in_color: bool) -> String {
         CheckStatus::Warn => AnsiColor::Yellow,
         CheckStatus::Bad => AnsiColor::Red,
     };
-    color::paint(&format!("{:<8}", status.as_str()), color, in_color)
+    color::paint(&format!("{:<STATUS_WIDTH$}", status.as_str()), color, in_color)
 }
 
-fn render_checks(rows: &[CheckResult], in_color: bool) -> String {
-    let width = rows.iter().map(|row| row.title.len()).max().unwrap_or_default();
+fn render_checks(rows: &[CheckResult], in_color: bool, width: usize) -> String {
+    let titles = rows.iter().map(|row| row.title.len()).max().unwrap_or_default();
     let mut text = String::new();
     for row in rows {
         let more = row.note.clone().unwrap_or_else(|| row.replicas.join(", "));
-        let more = printable(&more);
-        let line = format!("{}{:<width$}  {more}", status_word(row.state, in_color), row.title);
+        let more = wrap_indented(&printable(&more), STATUS_WIDTH + titles + 2, width);
+        let line = format!("{}{:<titles$}  {more}", status_word(row.state, in_color), row.title);
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
@@ -291,7 +297,7 @@ fn render_rates(facts: &DoctorFacts) -> String {
     text
 }
 
-fn render_findings(findings: &[Finding], in_color: bool) -> String {
+fn render_findings(findings: &[Finding], in_color: bool, width: usize) -> String {
     if findings.is_empty() {
         return "\nOK, no problems found\n".to_owned();
     }
@@ -308,14 +314,29 @@ fn render_findings(findings: &[Finding], in_color: bool) -> String {
         };
         let _ = write!(
             text,
-            "\n{}{}{cost}\n  problem:  {}\n  evidence: {}\n  fix:      {remedy}\n",
+            "\n{}{}\n  problem:  {}\n  evidence: {}\n  fix:      {}\n",
             status_word(finding.severity, in_color),
-            finding.id,
-            printable(&finding.text.problem),
-            printable(&finding.text.evidence),
+            wrap_indented(&format!("{}{cost}", finding.id), STATUS_WIDTH, width),
+            wrap_indented(&printable(&finding.text.problem), LABEL_WIDTH, width),
+            wrap_indented(&printable(&finding.text.evidence), LABEL_WIDTH, width),
+            render_remedy(&remedy, &finding.mounts, width),
         );
     }
     text
+}
+
+/// Stands for a blank at which a line must not end. Printable text has no such character.
+const HARD_BLANK: &str = "\0";
+
+/// The fix. Each of the `commands` in it stays on one line, because a shell would run the first
+/// line of a copied command alone.
+fn render_remedy(remedy: &str, commands: &[String], width: usize) -> String {
+    let mut text = printable(remedy);
+    for command in commands {
+        let command = printable(command);
+        text = text.replace(&command, &command.replace(' ', HARD_BLANK));
+    }
+    wrap_indented(&text, LABEL_WIDTH, width).replace(HARD_BLANK, " ")
 }
 
 #[cfg(test)]
@@ -323,13 +344,12 @@ mod tests {
     use super::*;
     use crate::doctor::FindingText;
 
-    #[test]
-    fn file_names_cannot_control_the_terminal() {
+    fn unreadable(evidence: &str) -> Finding {
         let text = FindingText {
             problem: "replica n1 cannot read the test file".to_owned(),
-            evidence: "reading a\x1b[2J failed: EIO".to_owned(),
+            evidence: evidence.to_owned(),
         };
-        let finding = Finding {
+        Finding {
             id: "measure.replica",
             severity: CheckStatus::Bad,
             replicas: Vec::new(),
@@ -337,8 +357,40 @@ mod tests {
             text,
             remedy: String::new(),
             mounts: Vec::new(),
-        };
-        let shown = render_findings(&[finding], false);
+        }
+    }
+
+    #[test]
+    fn file_names_cannot_control_the_terminal() {
+        let shown = render_findings(&[unreadable("reading a\x1b[2J failed: EIO")], false, 100);
         assert!(shown.contains(r"reading a\u{1b}[2J failed"), "{shown:?}");
+    }
+
+    #[test]
+    fn findings_are_wrapped_but_not_their_mount_commands() {
+        let command = "umount /mnt/n1 && mount -t nfs -o vers=4.2,rsize=1048576 a:/ /mnt/n1";
+        let finding = Finding {
+            cost: 0.3,
+            remedy: format!("{command}; grep /mnt/n1 /proc/mounts{PERSIST_HINT}"),
+            mounts: vec![command.to_owned()],
+            ..unreadable("the file was there a moment ago, and now it is not")
+        };
+        let expected = format!(
+            "
+bad     measure.replica  costs about 30%
+        of the read rate
+  problem:  replica n1 cannot read the
+            test file
+  evidence: the file was there a moment
+            ago, and now it is not
+  fix:      {command};
+            grep /mnt/n1 /proc/mounts
+            (unmount the volume first,
+            with fanfs umount; put the
+            same options in /etc/fstab
+            or the .mount unit)
+"
+        );
+        assert_eq!(render_findings(&[finding], false, 40), expected);
     }
 }

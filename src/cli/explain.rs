@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anstyle::AnsiColor;
 
+use super::output_width::{output_width, wrap_indented};
 use super::{
     CommandResult, Failure, absolute, color, mount_lookup, print_result, printable, to_json, volume,
 };
@@ -37,7 +38,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
         None => facts_of_mounted(&args.file)?,
     };
     let explanation = explain(&facts, Instant::now());
-    print_result(&if args.json { to_json(&explanation)? } else { render_text(&explanation) })
+    print_result(&match args.json {
+        true => to_json(&explanation)?,
+        false => render_text(&explanation, output_width()),
+    })
 }
 
 fn facts_of_mounted(file: &Path) -> Result<ExplainFacts, Failure> {
@@ -106,7 +110,7 @@ macro_rules! line {
     }};
 }
 
-fn render_text(e: &Explanation) -> String {
+fn render_text(e: &Explanation, width: usize) -> String {
     let mut text = String::new();
     render_title(&mut text, e);
     line!(text);
@@ -119,11 +123,11 @@ fn render_text(e: &Explanation) -> String {
     }
     render_replicas(&mut text, e);
     line!(text);
-    render_forecast(&mut text, e);
+    render_forecast(&mut text, e, width);
     for finding in &e.findings {
-        line!(text, "- {}", printable(finding));
+        line!(text, "- {}", wrap_indented(&printable(finding), 2, width));
     }
-    render_improvements(&mut text, e);
+    render_improvements(&mut text, e, width);
     text
 }
 
@@ -186,33 +190,30 @@ fn render_replicas(text: &mut String, e: &Explanation) {
     }
 }
 
-/// The estimated bandwidth of one reader.
-fn render_forecast(text: &mut String, e: &Explanation) {
+/// The estimated bandwidth of one reader, and the most that the replicas could deliver.
+fn render_forecast(text: &mut String, e: &Explanation, width: usize) {
     let basis = if e.is_measured { "measured" } else { "partly assumed" };
     let local = match is_placed(e) {
-        true => format!("; {} of it read locally", format_percent(e.expected_local)),
+        true => format!(", {} of it read locally", format_percent(e.expected_local)),
         false => String::new(),
     };
-    line!(
-        text,
-        "One sequential reader: est. bandwidth {} of {} ({basis}){local}.",
-        format_mib_rate(e.expected_rate),
-        format_mib_rate(e.sum_of_rates)
-    );
+    let expected = format_mib_rate(e.expected_rate);
+    let estimate = format!("One sequential reader: est. bandwidth {expected}{local}.");
+    line!(text, "{}", wrap_indented(&estimate, 0, width));
+    let sum = format_mib_rate(e.sum_of_rates);
+    let sum = format!("Sum of the replicas' bandwidths: {sum} ({basis}).");
+    line!(text, "{}", wrap_indented(&sum, 0, width));
 }
 
-fn render_improvements(text: &mut String, e: &Explanation) {
+fn render_improvements(text: &mut String, e: &Explanation, width: usize) {
     if !e.improvements.is_empty() {
         line!(text, "Changes that make it faster:");
     }
     for improvement in &e.improvements {
-        line!(
-            text,
-            "- {}: {} (speedup {:.1})",
-            improvement.what,
-            format_mib_rate(improvement.rate),
-            improvement.gain
-        );
+        let what = printable(&improvement.what);
+        let rate = format_mib_rate(improvement.rate);
+        let change = format!("{what}: {rate} (speedup {:.1})", improvement.gain);
+        line!(text, "- {}", wrap_indented(&change, 2, width));
     }
 }
 
@@ -256,4 +257,41 @@ fn draw_chunk_map(text: &mut String, e: &Explanation) {
         line!(text, "  {:>20} and {} more replicas", "", e.replicas.len() - MAX_MAP_LINES);
     }
     line!(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_estimate_and_the_sum_are_separate_lines() {
+        let mib = f64::from(1 << 20);
+        let explanation = Explanation {
+            path: "/f".to_owned(),
+            size: 1 << 20,
+            provider: "none".to_owned(),
+            chunks: 0,
+            copies: Vec::new(),
+            nodes: Vec::new(),
+            local: 0.0,
+            replicas: Vec::new(),
+            expected_rate: 43.4 * mib,
+            expected_local: 0.0,
+            sum_of_rates: 44.0 * mib,
+            is_measured: true,
+            findings: vec!["no placement provider is configured; see `[placement]`".to_owned()],
+            improvements: Vec::new(),
+            chunk_map: Vec::new(),
+        };
+        let text = render_text(&explanation, 40);
+        let end = "
+One sequential reader: est. bandwidth
+43.4 MiB/s.
+Sum of the replicas' bandwidths: 44.0
+MiB/s (measured).
+- no placement provider is configured;
+  see `[placement]`
+";
+        assert!(text.ends_with(end), "{text}");
+    }
 }

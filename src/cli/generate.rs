@@ -28,7 +28,7 @@ mod volume_page;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   fanfs generate completions bash > /etc/bash_completion.d/fanfs
-  fanfs generate man /usr/local/share/man          for `man fanfs` without a package
+  fanfs generate man /usr/local/share/man   for `man fanfs` without a package
   fanfs generate units genomes /genomes --output /etc/systemd/system")]
 pub(super) struct Args {
     #[command(subcommand)]

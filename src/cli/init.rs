@@ -29,17 +29,17 @@ mod render;
 /// Arguments of `fanfs init`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs init probes the directories and guesses the volume's name and mode, the replicas' names and
-nodes, and the chunk size if the mounts show which cluster it is. The file contains the evidence as
-comments. The command changes nothing on the replicas.
+fanfs init probes the directories and guesses the volume's name and mode, the replicas' names and \
+nodes, and the chunk size if the mounts show which cluster it is. The file contains the evidence \
+as comments. The command changes nothing on the replicas.
 
 Examples:
-  fanfs init                                      list network mounts that look like one volume
-  fanfs init /mnt/n1 /mnt/n2 /mnt/n3              print the configuration of a volume over these
-  fanfs init /mnt/a /mnt/b --mode copies --json   print the guesses and their evidence
+  fanfs init                                     list mounts that fit together
+  fanfs init /mnt/n1 /mnt/n2 /mnt/n3             print a volume's configuration
+  fanfs init /mnt/a /mnt/b --mode copies --json  print guesses and evidence
 
-Exit status: 0 done; 1 a directory is not mounted or does not answer, the directories cannot be one
-volume, or FILE exists; 2 wrong usage.")]
+Exit status: 0 done; 1 a directory is not mounted or does not answer, the directories cannot be \
+one volume, or FILE exists; 2 wrong usage.")]
 pub(super) struct Args {
     /// Directories where the same data is mounted [default: list the network mounts]
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]

@@ -18,16 +18,16 @@ use crate::daemon::{
 /// Arguments of `fanfs mount`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs mount starts a daemon and returns when the mount answers. If the daemon cannot start, the
+fanfs mount starts a daemon and returns when the mount answers. If the daemon cannot start, the \
 error is shown here and nothing is mounted. fanfs umount unmounts the volume.
 
-A volume is read-only unless its configuration has access = \"rw\". mount.fanfs(8) describes all
+A volume is read-only unless its configuration has access = \"rw\". mount.fanfs(8) describes all \
 mount options, and lines for /etc/fstab.
 
 Examples:
-  fanfs mount genomes /genomes -o allow_other      let other users use the mount
-  fanfs mount genomes /genomes --foreground        log to the terminal; Ctrl-C unmounts
-  fanfs mount ./genomes.toml /genomes -o keeper    start the daemon again if it dies
+  fanfs mount genomes /genomes -o allow_other     let other users use the mount
+  fanfs mount genomes /genomes --foreground       log here; Ctrl-C unmounts
+  fanfs mount ./genomes.toml /genomes -o keeper   restart the daemon if it dies
 
 Exit status: 0 the mount answers; 1 mounting failed; 2 wrong usage or configuration.")]
 pub(crate) struct Args {

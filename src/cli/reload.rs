@@ -11,17 +11,17 @@ use crate::status::ReplicaLocation;
 /// Arguments of `fanfs reload`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs reload starts a daemon with the new configuration, which takes over the mount from the old
-daemon. Open files stay open; reads wait for a moment. If the configuration is wrong, or the new
-daemon cannot take over, the old one continues. Only the daemon's user and root can run this
+fanfs reload starts a daemon with the new configuration, which takes over the mount from the old \
+daemon. Open files stay open; reads wait for a moment. If the configuration is wrong, or the new \
+daemon cannot take over, the old one continues. Only the daemon's user and root can run this \
 command. A few keys cannot change while the volume is mounted; docs/CONFIGURATION.md lists them.
 
 Examples:
   fanfs reload genomes
   fanfs reload genomes /etc/fanfs/genomes-new.toml
 
-Exit status: 0 the new configuration is in use; 1 the new daemon did not take over; 2 wrong usage or
-configuration.")]
+Exit status: 0 the new configuration is in use; 1 the new daemon did not take over; 2 wrong usage \
+or configuration.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     #[arg(value_hint = clap::ValueHint::AnyPath)]

@@ -14,8 +14,8 @@ use crate::telemetry::trace;
 /// Arguments of `fanfs simulate`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs simulate runs the daemon's planner and scheduler in simulated time, on the cluster and the
-readers that a scenario describes. It reads no replica. A scenario and a seed always give the same
+fanfs simulate runs the daemon's planner and scheduler in simulated time, on the cluster and the \
+readers that a scenario describes. It reads no replica. A scenario and a seed always give the same \
 result.
 
 Examples:

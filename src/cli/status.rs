@@ -13,25 +13,25 @@ use super::mount_lookup::{self, MountedVolumes, StatusError, UnansweredMount};
 use super::{CommandResult, Failure, print_result, printable, to_json, volume};
 use crate::format::{format_bytes, format_count, format_micros, format_percent, to_mib};
 use crate::status::{KeeperState, ReplicaStatus, Status};
+use crate::telemetry::counters::VolumeCountersSnapshot;
 use crate::telemetry::histogram::HistogramSnapshot;
 use crate::volume::shell_word;
 use warnings::health_label;
 
 /// Arguments of `fanfs status`.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Rates, and the latencies beside them, cover one second, in which the command waits.
+#[command(after_help = "\
+Rates, and the latencies beside them, cover one second, in which the command waits.
 
 Examples:
   fanfs status                   this user's volumes
   fanfs status /genomes --json
-  fanfs status --check           for monitoring: no output and exit status 0 if all is well
+  fanfs status --check           for monitoring: exit status 0 if all is well
 
 A mount whose daemon has died is listed with the command that repairs it.
 
-Exit status: 0 success; 1 a daemon has died or does not answer, or with --check a replica is out of
-service or a keeper has died; 2 wrong usage."
-)]
+Exit status: 0 success; 1 a daemon has died or does not answer, or with --check a replica is out \
+of service or a keeper has died; 2 wrong usage.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     /// [default: all of this user's volumes]
@@ -211,17 +211,21 @@ fn name_width(replicas: &[ReplicaStatus], title: &str) -> usize {
 /// "98.2", "1.3 ms", "4.1 ms": a rate in MiB/s, and the median and the 99 % quantile in the same
 /// time; "-" for those that are unknown.
 fn interval_cells(bytes: u64, times: &HistogramSnapshot, seconds: Option<f64>) -> [String; 3] {
-    let unknown = || "-".to_owned();
-    let quantile = |part| match times.total() {
-        0 => unknown(),
-        _ => format_micros(times.quantile_us(part)),
+    let Some(seconds) = seconds else {
+        return [UNKNOWN, UNKNOWN, UNKNOWN].map(str::to_owned);
     };
-    match seconds {
-        None => [unknown(), unknown(), unknown()],
-        Some(seconds) => {
-            let rate = format!("{:.1}", to_mib((bytes as f64 / seconds) as u64));
-            [rate, quantile(0.5), quantile(0.99)]
-        }
+    let rate = format!("{:.1}", to_mib((bytes as f64 / seconds) as u64));
+    [rate, quantile_cell(times, 0.5), quantile_cell(times, 0.99)]
+}
+
+/// Stands for a value that is unknown, such as the latency of no reads.
+const UNKNOWN: &str = "-";
+
+/// "1.3 ms", or "-" without any read.
+fn quantile_cell(times: &HistogramSnapshot, part: f64) -> String {
+    match times.total() {
+        0 => UNKNOWN.to_owned(),
+        _ => format_micros(times.quantile_us(part)),
     }
 }
 
@@ -275,8 +279,8 @@ fn render_total_table(text: &mut String, replicas: &[ReplicaStatus]) {
         let cells = [
             format_bytes(c.bytes),
             c.reads.to_string(),
-            format_micros(c.read_latency.quantile_us(0.5)),
-            format_micros(c.read_latency.quantile_us(0.99)),
+            quantile_cell(&c.read_latency, 0.5),
+            quantile_cell(&c.read_latency, 0.99),
             c.errors.to_string(),
             c.slow.to_string(),
         ];
@@ -298,36 +302,57 @@ fn render_totals(text: &mut String, sampled: &Sampled) {
     line!(text, "  app read, {title}: {rate} MiB/s, p50 {p50}, p99 {p99}");
     line!(
         text,
-        "  app read since mount: {} in {} reads, {} readahead hits, {} errors",
+        "  app read since mount: {} in {}, {}, {}",
         format_bytes(c.bytes_delivered),
-        c.reads,
-        c.buffer_hits,
-        c.read_errors
+        format_count(c.reads, "read"),
+        format_count(c.buffer_hits, "readahead hit"),
+        format_count(c.read_errors, "error")
     );
+    render_changes(text, c);
     line!(
         text,
-        "  since mount: {} hedged reads ({} answered first), {} retries, {} duplicate reads",
-        c.hedges,
+        "  since mount: {} ({} answered first), {} duplicate reads",
+        format_count(c.hedges, "hedged read"),
         c.hedges_won,
-        c.retries,
         format_bytes(c.bytes_duplicate)
     );
-    line!(text, "  since mount: {} metadata calls, {} failovers", c.metadata, c.metadata_failovers);
     line!(
         text,
-        "  queue: {} app reads, {} metadata calls, {} segments",
-        g.requests,
-        g.calls,
-        g.segments_waiting
+        "  since mount: {} retried, {}, {}",
+        format_count(c.retries, "segment"),
+        format_count(c.metadata, "metadata call"),
+        format_count(c.metadata_failovers, "failover")
     );
     line!(
         text,
-        "  buffers: {} of {}, {} pooled; {} open handles, {} inodes",
+        "  queue: {}, {}, {}",
+        format_count(g.requests as u64, "app read"),
+        format_count(g.calls as u64, "metadata call"),
+        format_count(g.segments_waiting as u64, "segment")
+    );
+    line!(
+        text,
+        "  buffers: {} of {}, {} pooled; {}, {}",
         format_bytes(g.buffer_used),
         format_bytes(g.buffer_budget),
         format_bytes(g.buffer_idle),
-        g.handles,
-        g.inodes
+        format_count(g.handles as u64, "open handle"),
+        format_count(g.inodes as u64, "inode")
+    );
+}
+
+/// Writes and other changes since mount, if there are any.
+fn render_changes(text: &mut String, c: &VolumeCountersSnapshot) {
+    if c.writes + c.write_errors + c.changes == 0 {
+        return;
+    }
+    line!(
+        text,
+        "  app write since mount: {} in {}, {}; {}",
+        format_bytes(c.bytes_written),
+        format_count(c.writes, "write"),
+        format_count(c.write_errors, "error"),
+        format_count(c.changes, "other change")
     );
 }
 

@@ -35,15 +35,16 @@ use sample::Sample;
   fanfs top /genomes --once          one interval, as text
   fanfs top --json --interval 10s    one interval, as JSON
 
-Keys: q quits, ? explains keys and columns, space pauses, s changes the sort order of the replicas,
-Tab switches between files and readers, v shows the next volume.
+Keys: q quits, ? explains keys and columns, space pauses, s changes the sort order of the \
+replicas, Tab switches between files and readers, v shows the next volume.
+
 docs/TRACE.md explains each label.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
     /// [default: this user's volumes; the key v shows the next one]
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: Option<PathBuf>,
-    /// Refresh interval; rates are means over this time
+    /// Refresh interval, 200ms to 1min; rates are means over this time
     #[arg(long, short = 'd', value_name = "TIME", default_value = "1s")]
     interval: Time,
     /// Print one interval as text and exit; this is the default if standard output is not a
@@ -88,6 +89,9 @@ fn run_for_people(args: &Args, audience: &Cancellation) -> CommandResult {
 
     let volume = WatchedVolume::find(args)?;
     if args.is_live() {
+        // Without a volume there is nothing to draw.
+        control::query_daemon(&volume.sockets[0])
+            .map_err(|error| volume.unreachable(&volume.sockets[0], &error))?;
         return live::run(volume.sockets, args.interval.0, audience);
     }
     let view = volume.observe(args.interval.0)?;

@@ -33,8 +33,8 @@ use summary::Summary;
   fanfs trace /genomes --output reads.jsonl --duration 30s
   fanfs simulate config/scenarios/mapr-r3.toml --trace reads.jsonl
 
-A line is printed when its read is answered. A trace does not delay reads: events that it does not
-receive in time are dropped and counted. A trace contains file names. docs/TRACE.md describes the
+A line is printed when its read is answered. A trace does not delay reads: events that it does not \
+receive in time are dropped and counted. A trace contains file names. docs/TRACE.md describes the \
 labels and the format of a recording.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted

@@ -12,7 +12,7 @@ use crate::mount_table::MountTable;
 /// Arguments of `fanfs umount`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-While a file on the mount is open, fanfs umount fails. --lazy detaches the mount at once, and does
+While a file on the mount is open, fanfs umount fails. --lazy detaches the mount at once, and does \
 not wait for the daemon. The command also removes the mount of a daemon that has died.
 
 Examples:

@@ -11,9 +11,9 @@ use crate::volume::shell_word;
 /// Arguments of `fanfs upgrade`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs upgrade starts a daemon of the program, which takes over the mount from the old daemon. Open
-files stay open; reads wait for a moment. If the new daemon cannot take over, the old one continues.
-Only the daemon's user and root can run this command.
+fanfs upgrade starts a daemon of the program, which takes over the mount from the old daemon. Open \
+files stay open; reads wait for a moment. If the new daemon cannot take over, the old one \
+continues. Only the daemon's user and root can run this command.
 
 Examples:
   fanfs upgrade genomes

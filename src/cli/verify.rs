@@ -27,23 +27,24 @@ use crate::volume::path_serde;
 #[command(after_help = "\
 fanfs verify reads the replicas directly, not through the mount, and compares:
   - the names of all files, and their types;
-  - the size and modification time of regular files, in `shared` volumes also inode number and
-    change time; the targets of symbolic links; owner, group and mode of everything (see --ignore);
-  - the contents of regular files: the first and the last block of 1 MiB of each file, and 1 % of
-    the other blocks (--sample), or all blocks (--full).
-If blocks differ, it lists the ranges of bytes that differ. It does not follow symbolic links, and
+  - the size and modification time of regular files, in `shared` volumes also
+    inode number and change time; the targets of symbolic links; owner, group
+    and mode of everything (see --ignore);
+  - the contents of regular files: the first and the last block of 1 MiB of
+    each file, and 1 % of the other blocks (--sample), or all blocks (--full).
+If blocks differ, it lists the ranges of bytes that differ. It does not follow symbolic links, and \
 changes nothing on the replicas.
 
-A file that changes during the comparison is compared once more. fanfs waits up to --deadline for a
-replica that fails or hangs. Objects that could not be compared are listed; they are not counted as
-differences.
+A file that changes during the comparison is compared once more. fanfs waits up to --deadline for \
+a replica that fails or hangs. Objects that could not be compared are listed; they are not counted \
+as differences.
 
 Examples:
-  fanfs verify genomes --full --state run1      every byte; run it again to resume
-  fanfs verify genomes hg38/chr1.fa --full      one file
+  fanfs verify genomes --full --state run1   every byte; run it again to resume
+  fanfs verify genomes hg38/chr1.fa --full   one file
   fanfs verify genomes --rate 50MiB/s --ignore owner,mode
 
-Exit status: 0 no difference, 3 some difference; 1 no difference, but some objects could not be
+Exit status: 0 no difference, 3 some difference; 1 no difference, but some objects could not be \
 compared; 2 wrong usage or configuration; 130 interrupted.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted

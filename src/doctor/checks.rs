@@ -1,7 +1,7 @@
 //! Turns facts into findings. Pure.
 //!
 //! One [`Check`] examines one aspect. It says that it does not apply, that its facts are unknown,
-//! or what is wrong. A finding's cost is the share, from 0 to 1, of the read rate that the problem
+//! or the problem. A finding's cost is the share, from 0 to 1, of the read rate that the problem
 //! may take. It is measured if it comes from a measurement. Otherwise it is an estimate, only good
 //! enough to order the findings. A problem that costs no rate, but may cause failures or stale
 //! data, has cost 0.
@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 
 use super::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
 
+mod config_errors;
 mod machine;
 mod mounts;
 mod network;
@@ -147,7 +148,7 @@ const fn check(
 const CHECKS: &[Check] = &[
     check("volume.daemon", "mount daemons", machine::daemons),
     check("replica.answers", "replica access", mounts::answers),
-    check("replica.volume", "fanfs check", mounts::volume),
+    check("replica.volume", "fanfs check", config_errors::reported),
     check("replica.device", "separate file systems", mounts::one_file_system),
     check("nfs.connection", "separate NFS connections", mounts::one_connection),
     check("nfs.rsize", "NFS rsize", mounts::rsize),

@@ -50,6 +50,7 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     let tree = SystemRoot::at(Path::new("/"));
     let mut facts = DoctorFacts {
         volume: options.is_volume.then(|| config.volume.name.clone()),
+        source: options.is_volume.then(|| config.source.display().to_string()),
         settings: volume_settings(config),
         machine: tree.machine(),
         replicas: examine_replicas(config, &survey, &table, &tree),
@@ -114,14 +115,16 @@ fn dead_or_silent_mounts(
     .collect()
 }
 
-/// The errors for which `fanfs check` would refuse to mount, except replicas that do not answer,
-/// which have their own check.
-fn config_errors(survey: &Survey) -> Vec<(Vec<usize>, String)> {
+/// The errors of `fanfs check`, except replicas that do not answer, which have their own check.
+fn config_errors(survey: &Survey) -> Vec<(Vec<usize>, String, bool)> {
     let answers = |id: &ReplicaId| survey.replicas[*id].directory().is_some();
     let errors = survey.findings().into_iter().filter(|f| f.severity == Severity::Error);
     errors
         .filter(|finding| finding.replicas.iter().all(answers))
-        .map(|finding| (finding.replicas.iter().map(|id| id.index()).collect(), finding.text))
+        .map(|finding| {
+            let replicas = finding.replicas.iter().map(|id| id.index()).collect();
+            (replicas, finding.text, finding.is_fatal)
+        })
         .collect()
 }
 

@@ -9,6 +9,8 @@ use serde::Serialize;
 pub struct DoctorFacts {
     /// The volume's name; null for bare paths.
     pub volume: Option<String>,
+    /// The volume's configuration file; null for bare paths.
+    pub source: Option<String>,
     /// The volume's settings, or the defaults.
     pub settings: VolumeSettings,
     /// This machine.
@@ -21,8 +23,9 @@ pub struct DoctorFacts {
     pub one_connection: Vec<Vec<usize>>,
     /// Groups of other replicas, by index, that are on one filesystem.
     pub one_file_system: Vec<Vec<usize>>,
-    /// Errors of `fanfs check`: the replicas, by index, and the text.
-    pub refused: Vec<(Vec<usize>, String)>,
+    /// Errors of `fanfs check`: the replicas, by index, the text, and whether fanfs refuses to
+    /// mount the volume because of it.
+    pub refused: Vec<(Vec<usize>, String, bool)>,
     /// Mount points of this volume whose daemons have died (`dead`) or do not answer
     /// (`silent`).
     pub unserved: Vec<(String, &'static str)>,

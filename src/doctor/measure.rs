@@ -5,8 +5,8 @@
 //! the first half. All together read the second half; each takes the next segment when it is free,
 //! as in fanfs. No part is read twice, so a shared cache (a server's) does not replace a disk.
 //!
-//! *Invariant:* a step ends at its time limit. Threads that hang in a replica are abandoned; what
-//! they deliver later does not count.
+//! *Invariant:* a step ends at its time limit. Threads that hang in a replica are abandoned, and
+//! their later deliveries do not count.
 
 use std::fs::File;
 use std::io;

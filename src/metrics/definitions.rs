@@ -119,18 +119,6 @@ impl Metric {
         [&["volume"], own].concat()
     }
 
-    /// The unit of its values; empty if it has none.
-    pub fn unit(&self) -> &'static str {
-        let name = self.name.strip_suffix("_total").unwrap_or(self.name);
-        let units = [
-            ("_bytes_per_second", "bytes/s"),
-            ("_bytes", "bytes"),
-            ("_seconds", "seconds"),
-            ("_info", ""),
-        ];
-        units.iter().find(|(end, _)| name.ends_with(end)).map_or("", |(_, unit)| unit)
-    }
-
     pub(super) fn samples(&self, snapshot: &MetricsSnapshot) -> Vec<Sample> {
         let status = &snapshot.status;
         match &self.extract {
@@ -420,27 +408,18 @@ fn affinity_slower(status: &Status) -> Vec<LabeledValue> {
     numbered_affinities(status).map(row).collect()
 }
 
-/// The table of docs/METRICS.md.
+/// The table of docs/METRICS.md. A metric's name shows its type.
 pub fn markdown_table() -> String {
-    let mut table = String::from(
-        "| metric | kind | unit | labels | shows | meaning |\n|---|---|---|---|---|---|\n",
-    );
+    let mut table = String::from("| metric | labels | meaning |\n|---|---|---|\n");
     for metric in METRICS {
-        let kind = match metric.kind {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram => "histogram",
-        };
         let trial =
             if metric.stability == Stability::Experimental { " (experimental)" } else { "" };
-        let shown: Vec<_> =
-            metric.status_fields.split_whitespace().map(|field| format!("`{field}`")).collect();
+        let labels: Vec<_> =
+            metric.labels().into_iter().filter(|label| *label != "volume").collect();
         table.push_str(&format!(
-            "| `{}`{trial} | {kind} | {} | {} | {} | {} |\n",
+            "| `{}`{trial} | {} | {} |\n",
             metric.name,
-            metric.unit(),
-            metric.labels().join(", "),
-            shown.join(", "),
+            labels.join(", "),
             metric.help
         ));
     }

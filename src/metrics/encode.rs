@@ -138,11 +138,11 @@ mod tests {
 
     #[test]
     fn the_classic_format_has_the_same_content() {
-        let open = "# HELP a_bytes What it is\n# TYPE a_bytes counter\n# UNIT a_bytes bytes\n\
+        let open = "# HELP a_bytes A size\n# TYPE a_bytes counter\n# UNIT a_bytes bytes\n\
                     a_bytes_total{volume=\"v\"} 1\n# HELP b Other\n# TYPE b gauge\nb 2\n# EOF\n";
         assert_eq!(
             to_prometheus_text(open),
-            "# HELP a_bytes_total What it is\n# TYPE a_bytes_total counter\n\
+            "# HELP a_bytes_total A size\n# TYPE a_bytes_total counter\n\
              a_bytes_total{volume=\"v\"} 1\n# HELP b Other\n# TYPE b gauge\nb 2\n"
         );
     }

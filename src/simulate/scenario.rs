@@ -139,7 +139,7 @@ impl Scenario {
 /// Parses a scenario.
 ///
 /// # Errors
-/// Says in one line what is wrong, and in which line of the file if that is known.
+/// The error in one line, with the line of the file if that is known.
 pub fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     let written: ScenarioToml = toml::from_str(text).map_err(|error| {
         let before = |at: usize| text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count();
@@ -202,7 +202,7 @@ impl PolicyChoice {
 /// Parses a trace: CSV with the columns `offset` and `length`, in bytes.
 ///
 /// # Errors
-/// Says in one line what is wrong.
+/// The error in one line.
 pub fn parse_trace(text: &str) -> Result<Vec<RecordedRead>, TraceError> {
     let mut rows = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = rows.headers().map_err(|error| TraceError::Csv(error.to_string()))?.clone();

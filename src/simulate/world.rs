@@ -132,7 +132,7 @@ pub struct ReaderSpec {
 pub enum PlacementKnowledge {
     /// The placement of every chunk.
     Known,
-    /// Only what it learns from the times that reads take.
+    /// Only the facts that it learns from the times of reads.
     Learned,
     /// Nothing, and it learns nothing.
     None,

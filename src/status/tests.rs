@@ -44,6 +44,14 @@ fn a_status_is_valid_by_its_schema_and_survives_a_round_trip() {
     }
 }
 
+/// fuzz/seed makes inputs of it.
+#[test]
+fn a_recorded_status_is_of_this_format() {
+    let status: Status =
+        serde_json::from_str(include_str!("../../tests/fixtures/status.json")).unwrap();
+    assert_eq!((status.format, status.replicas.len()), (FORMAT, 2));
+}
+
 #[test]
 fn the_daemon_of_another_version_can_be_identified() {
     let old = include_str!("../../tests/fixtures/status-without-format.json");

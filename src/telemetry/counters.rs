@@ -37,7 +37,7 @@ pub enum ChunkLocality {
     Unknown,
 }
 
-/// What has happened in the volume since this daemon began to serve the mount.
+/// The counters of the volume since this daemon began to serve the mount.
 #[derive(Default)]
 pub struct VolumeCounters {
     /// Bytes delivered to applications.

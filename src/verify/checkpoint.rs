@@ -134,7 +134,7 @@ pub enum CheckpointError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason why it cannot be used.
         what: String,
     },
     /// The state belongs to another run.

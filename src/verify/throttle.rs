@@ -38,7 +38,7 @@ mod tests {
         let waits: Vec<u128> = (0..3).map(|_| pace.reserve(500, start).as_millis()).collect();
         assert_eq!(waits, [0, 500, 1000]);
         let later = start + Duration::from_secs(60);
-        assert_eq!(pace.reserve(500, later), Duration::ZERO, "what was not used is gone");
+        assert_eq!(pace.reserve(500, later), Duration::ZERO, "unused time is gone");
         assert_eq!(pace.reserve(500, later).as_millis(), 500);
     }
 }

@@ -44,6 +44,7 @@ fn after_a_kill_a_different_file_system_is_rejected() {
 fn says_changed(world: &World) -> bool {
     let said = String::from_utf8(world.room.expect(&["status", "mnt"]).stdout).unwrap();
     said.lines().any(|line| {
-        line.contains("warning: replica n2 (") && line.contains("different file system than before")
+        line.contains("warning: replica n2 is absent: ")
+            && line.contains("different file system than before")
     })
 }

@@ -171,7 +171,7 @@ fn bench_rates_of_throttled_replicas_are_consistent() {
     }
     let page = fs::read_to_string(lab.room.path("b.html")).unwrap();
     assert_eq!(page.matches("<svg").count(), 3);
-    assert!(page.contains("x the best replica, ") && page.contains(" % of the sum</h1>"), "{page}");
+    assert!(page.contains("x the best replica, ") && page.contains("% of the sum</h1>"), "{page}");
     let job = fs::read_to_string(lab.room.path("jobs/sequential-alone-2.fio")).unwrap();
     assert!(job.contains(&format!("directory={}\n", lab.root(2).display())), "{job}");
     // 3 replicas, sums of 2 and 3, fanfs over 3; then twice 3, 1 and 1; and the script.

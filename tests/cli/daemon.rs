@@ -110,8 +110,14 @@ fn status_shows_completed_reads() {
     fs::read(room.path("mnt/hello")).unwrap();
     let status = room.expect(&["status", "mnt", "--json"]).stdout;
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
-    assert_eq!(status["volume"], "v");
+    let schema = serde_json::from_str(include_str!("../../docs/status.schema.json")).unwrap();
+    let schema = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = schema.iter_errors(&status).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!((&status["format"], &status["volume"]), (&1.into(), &"v".into()));
     assert_eq!(status["mode"], "shared");
+    let [start, now] = ["start_time_s", "time_s"].map(|key| status[key].as_f64().unwrap());
+    assert!(start <= now && now - start < 3600.0, "{status}");
     assert_eq!(status["counters"]["bytes_delivered"], 6);
     let replicas = status["replicas"].as_array().unwrap();
     assert_eq!(replicas.len(), 2);

@@ -231,7 +231,7 @@ fn in_another_run(room: &Room, mut is_done: impl FnMut() -> bool) -> Option<Stri
     daemon.env_remove("FANFS_LOG").env_remove("NOTIFY_SOCKET");
     daemon.stderr(fs::File::create(room.path("said")).unwrap());
     let mut daemon = daemon.spawn().unwrap();
-    room.eventually("it has said what it has to", &mut is_done);
+    room.eventually("it has logged everything", &mut is_done);
     let pid = rustix::process::Pid::from_child(&daemon);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(daemon.wait().unwrap().success());

@@ -140,7 +140,10 @@ fn upgrade_and_reload_skip_and_name_a_hung_replica() {
     read(&room);
     assert_eq!(second(&room)["health"], "absent");
     let said = String::from_utf8(room.expect(&["status", "mnt"]).stdout).unwrap();
-    assert!(said.contains("warning: replica r2 (") && said.contains("does not answer"), "{said}");
+    assert!(
+        said.contains("warning: replica r2 is absent: ") && said.contains("does not answer"),
+        "{said}"
+    );
     let text = fs::read_to_string(room.path("outer.toml")).unwrap();
     let without = text.rsplit_once("[[replica]]").unwrap().0;
     fs::write(room.path("without.toml"), without).unwrap();

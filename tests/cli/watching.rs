@@ -79,7 +79,7 @@ fn top_shows_rates_files_and_readers_once() {
     assert!(number("bytes_per_second") > 1e6, "{view}");
     // An unaligned read comes in two parts, and the sample may lie between them.
     let least = 0.9 * f64::from(1 << 19);
-    assert!((least..=f64::from(1 << 20)).contains(&number("block")), "{view}");
+    assert!((least..=f64::from(1 << 20)).contains(&number("average_read_bytes")), "{view}");
     let shares: f64 =
         view["replicas"].as_array().unwrap().iter().map(|r| r["share"].as_f64().unwrap()).sum();
     assert!((shares - 1.0).abs() < 0.01, "{view}");

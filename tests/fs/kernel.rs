@@ -73,9 +73,7 @@ fn the_first_open_decides_about_passthrough() {
     let inner = nested.lock().take().expect("it was opened");
     let files = [&outer, &inner].map(|opened| Arc::clone(opened.backing.as_ref().unwrap()));
     assert!(Arc::ptr_eq(&files[0], &files[1]), "the kernel would refuse one of them");
-    waits_until("what was lent in vain is given back", || {
-        first.given_back.load(Ordering::SeqCst) == 1
-    });
+    waits_until("unused pages are returned", || first.given_back.load(Ordering::SeqCst) == 1);
     assert_eq!(between.given_back.load(Ordering::SeqCst), 0);
     let status = fs.open_files.passthrough_status();
     assert_eq!((status.files, status.opens), (1, 2));

@@ -298,7 +298,7 @@ fn without_splice_readahead_is_copied() {
     // In place, so that an open handle finds no other version.
     File::options().write(true).open(rig.source(0, "f")).unwrap().write_all_at(&new, 0).unwrap();
     file.read_exact_at(&mut got[MIB..2 * MIB], MIB as u64).unwrap();
-    assert!(got[..2 * MIB] == old[..2 * MIB], "not what was read ahead");
+    assert!(got[..2 * MIB] == old[..2 * MIB], "not the bytes of the readahead");
     drop(file);
     rig.expect_quiet();
 }

@@ -71,7 +71,7 @@ fn a_read_waits_for_a_write_in_flight() {
         let waits = !read.is_finished();
         rig.scripts[1].heal();
         assert!(reads == 0 && waits, "{reads} reads beside the write");
-        assert!(read.join().unwrap() == new, "not what was written");
+        assert!(read.join().unwrap() == new, "not the written bytes");
         write.join().unwrap();
     });
     drop((reader, writer));
@@ -98,7 +98,7 @@ fn a_write_waits_for_a_read_in_flight() {
         let writes = asked(&rig, 1, is_write);
         rig.scripts[1].heal();
         assert_eq!(writes, 0, "it is written beside the read");
-        assert!(read.join().unwrap() == old[..HALF], "not what was there");
+        assert!(read.join().unwrap() == old[..HALF], "not the bytes before");
         write.join().unwrap();
     });
     drop((reader, writer));

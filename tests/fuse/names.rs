@@ -1,7 +1,7 @@
 //! A name in an open directory is a name in that directory, even if another client has moved the
 //! directory and put another one at its path.
 //!
-//! The kernel trusts what it knows for an hour here. So each operation goes to fanfs with
+//! The kernel trusts its names and attributes for an hour here. So each operation goes to fanfs with
 //! the inode of the directory that was opened.
 
 use std::cell::RefCell;

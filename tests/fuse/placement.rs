@@ -188,7 +188,7 @@ fn a_hung_provider_delays_neither_reads_nor_unmount() {
     read_on(&file, &content, MIB..content.len());
     let status = rig.status();
     assert_eq!((status.placement.pending, status.placement.answers), (1, 0));
-    assert_eq!(by_locality(&status), (0.0, 0.0), "what is not known is not counted");
+    assert_eq!(by_locality(&status), (0.0, 0.0), "unknown placement is not counted");
     drop(file);
     let program = format!("/proc/{}/cmdline", pid().unwrap());
     let took = rig.end();

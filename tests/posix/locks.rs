@@ -154,14 +154,14 @@ pub(crate) fn run(mount: &Path, direct: &Path) -> Option<usize> {
     type Part = (&'static str, fn(&Places));
     let parts: &[Part] = &[
         ("ranges", ranges),
-        ("read-only", what_was_opened_to_be_read),
+        ("read-only", a_file_opened_for_reading),
         ("at-close", dropped_at_close),
         ("at-exit", dropped_at_the_end),
-        ("waits", who_waits_is_woken),
-        ("interrupted", who_waits_can_be_interrupted),
+        ("waits", a_waiting_process_is_woken),
+        ("interrupted", a_waiting_process_is_interrupted),
         ("ofd", of_open_file_descriptions),
         ("flock", flocks),
-        ("flock-waits", who_waits_for_a_flock),
+        ("flock-waits", a_process_waits_for_a_flock),
         ("beside", beside_the_mount),
     ];
     for (name, part) in parts {
@@ -224,7 +224,7 @@ fn ranges(at: &Places) {
     assert_eq!(a.set("F_GETLK", 'w', 1000, 0), format!("F_WRLCK {} 1", 1u64 << 40));
 }
 
-fn what_was_opened_to_be_read(at: &Places) {
+fn a_file_opened_for_reading(at: &Places) {
     let (mut a, mut b) = (Process::start(at.python), at.process());
     a.open("f", &at.mount, "r");
     assert_eq!(a.set("F_SETLK", 'w', 0, 10), "EBADF");
@@ -257,7 +257,7 @@ fn dropped_at_the_end(at: &Places) {
     eventually(|| c.set("F_SETLK", 'w', 100, 100));
 }
 
-fn who_waits_is_woken(at: &Places) {
+fn a_waiting_process_is_woken(at: &Places) {
     let (mut a, mut b, mut c) = (at.process(), at.process(), at.process());
     assert_eq!(a.set("F_SETLK", 'w', 0, 100), "ok");
     b.tell(&order("f", "F_SETLKW", 'w', 50, 100));
@@ -298,7 +298,7 @@ fn who_waits_is_woken(at: &Places) {
     }
 }
 
-fn who_waits_can_be_interrupted(at: &Places) {
+fn a_waiting_process_is_interrupted(at: &Places) {
     let (mut a, mut b) = (at.process(), at.process());
     assert_eq!(a.set("F_SETLK", 'w', 0, 0), "ok");
     for call in ["F_SETLKW", "F_OFD_SETLKW"] {
@@ -358,7 +358,7 @@ fn flocks(at: &Places) {
     eventually(|| c.flock("f", &["LOCK_EX", "LOCK_NB"]));
 }
 
-fn who_waits_for_a_flock(at: &Places) {
+fn a_process_waits_for_a_flock(at: &Places) {
     let (mut a, mut b, mut c) = (at.process(), at.process(), at.process());
     assert_eq!(a.flock("f", &["LOCK_EX"]), "ok");
     b.tell(&json!(["flock", "f", "LOCK_EX"]));

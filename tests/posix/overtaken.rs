@@ -44,7 +44,7 @@ pub(crate) fn run(rig: &Rig) {
         rig.scripts[0].heal();
         assert_eq!(write.join().unwrap(), 2 * BLOCK as usize);
         assert_eq!(seen, (b'o', b'o'), "the write had not come to the daemon");
-        until("mapped memory shows what was written", || first() == b'n');
+        until("mapped memory shows the written bytes", || first() == b'n');
         reader.read_exact_at(&mut block, AT * BLOCK).unwrap();
         assert_eq!(block[0], b'n', "read after the write");
     });

@@ -231,17 +231,18 @@ pub(crate) fn sqlite(dir: &Path) {
         };
         let answer = |question: &str| succeeds(sqlite().arg(question)).trim().to_owned();
         let mode = answer(&format!(
-            "PRAGMA journal_mode={journal}; CREATE TABLE t(id INTEGER PRIMARY KEY, who TEXT, \
-             amount INTEGER, filler BLOB); CREATE INDEX i ON t(who, amount);"
+            "PRAGMA journal_mode={journal}; CREATE TABLE t(id INTEGER PRIMARY KEY, worker TEXT, \
+             amount INTEGER, filler BLOB); CREATE INDEX i ON t(worker, amount);"
         ));
         assert_eq!(mode, journal, "the journal cannot be had");
 
         // Each transaction adds two rows whose sum is zero.
-        let write = |who: &str| {
+        let write = |worker: &str| {
             let one = |i: u32| {
                 format!(
-                    "BEGIN IMMEDIATE; INSERT INTO t(who, amount, filler) VALUES('{who}', {i}, \
-                     randomblob({})); INSERT INTO t(who, amount) VALUES('{who}', -{i}); COMMIT;\n",
+                    "BEGIN IMMEDIATE; INSERT INTO t(worker, amount, filler) \
+                     VALUES('{worker}', {i}, randomblob({})); \
+                     INSERT INTO t(worker, amount) VALUES('{worker}', -{i}); COMMIT;\n",
                     i * 53 % 9000
                 )
             };
@@ -265,7 +266,8 @@ pub(crate) fn sqlite(dir: &Path) {
         assert!(seen.lines().all(|line| line == "0|0.0"), "{name}: half a transaction: {seen}");
 
         assert_eq!(answer("PRAGMA integrity_check"), "ok", "{name}");
-        let sums = "SELECT who, count(*), sum(abs(amount)) FROM t GROUP BY who ORDER BY who";
+        let sums =
+            "SELECT worker, count(*), sum(abs(amount)) FROM t GROUP BY worker ORDER BY worker";
         assert_eq!(answer(sums), "a|200|10100\nb|200|10100", "{name}");
         answer("DELETE FROM t WHERE id % 3 = 0; VACUUM;");
         assert_eq!(answer("PRAGMA integrity_check"), "ok", "{name}, after VACUUM");

@@ -21,7 +21,7 @@ const WORDS: [(&str, &str); 13] = [
     ("whom", "the process that"),
 ];
 
-/// The text without what is between backticks, and without one-word string literals: these
+/// The text without spans in backticks and without one-word string literals: these
 /// are names, for example of the user `nobody`.
 fn without_names(line: &str) -> String {
     let mut kept = String::new();

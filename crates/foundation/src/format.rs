@@ -39,23 +39,19 @@ pub fn format_mib_rate(rate: f64) -> String {
     format!("{:.1} MiB/s", to_mib_per_second(rate))
 }
 
-/// "850 us", "12 ms", "31 s".
+/// "850 us", "12.4 ms", "3.1 s".
 pub fn format_micros(us: u64) -> String {
     match us {
-        0..=9_999 => format!("{us} us"),
-        10_000..=9_999_999 => format!("{} ms", us / 1000),
-        _ => format!("{} s", us / 1_000_000),
+        0..=999 => format!("{us} us"),
+        1_000..=99_949 => format!("{:.1} ms", us as f64 / 1e3),
+        99_950..=999_499 => format!("{:.0} ms", us as f64 / 1e3),
+        _ => format!("{:.1} s", us as f64 / 1e6),
     }
 }
 
-/// "850us", "12.4ms", "3.1s": for a narrow column.
+/// "850us", "12.4ms", "3.1s": the same for a narrow column.
 pub fn format_micros_short(us: u64) -> String {
-    match us {
-        0..=999 => format!("{us}us"),
-        1_000..=99_999 => format!("{:.1}ms", us as f64 / 1e3),
-        100_000..=999_999 => format!("{}ms", us / 1000),
-        _ => format!("{:.1}s", us as f64 / 1e6),
-    }
+    format_micros(us).replace(' ', "")
 }
 
 /// "34%", from 0.34.
@@ -96,6 +92,32 @@ pub fn format_names(names: &[&str], noun: &str) -> String {
     if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
 }
 
+/// `text` in lines of at most `width` characters, cut between words. Only a longer word makes a
+/// longer line.
+pub fn wrap_words(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    let mut used = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > width {
+            lines.push(line.trim_end_matches(' ').to_owned());
+            line.clear();
+            used = 0;
+        }
+        if used > 0 {
+            line.push(' ');
+            used += 1;
+        }
+        line.push_str(word);
+        used += length;
+    }
+    if used > 0 {
+        lines.push(line);
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,9 +125,10 @@ mod tests {
     #[test]
     fn numbers_stay_short() {
         assert_eq!(
-            [0, 850, 12_400, 850_000, 3_100_000].map(format_micros_short),
-            ["0us", "850us", "12.4ms", "850ms", "3.1s"]
+            [0, 850, 12_400, 99_960, 850_000, 999_600].map(format_micros),
+            ["0 us", "850 us", "12.4 ms", "100 ms", "850 ms", "1.0 s"]
         );
+        assert_eq!([850, 3_100_000].map(format_micros_short), ["850us", "3.1s"]);
         assert_eq!([0.0, 0.4, 12.3, 34_000.0].map(format_frequency), ["0", "0.4", "12", "34.0k"]);
         assert_eq!(format_bytes(98 << 20), "98.0 MiB");
         assert_eq!(format_percent(0.336), "34%");

@@ -138,7 +138,7 @@ fn plots_name_their_axes_and_lines() {
         assert!(scaling.contains(name), "{name}");
     }
     let latency = plot::plot_latency(&report).unwrap().unwrap();
-    for name in ["milliseconds", "99 %", "fanfs, 3 replicas", "raw, 3 replicas", "64 KiB"] {
+    for name in ["milliseconds", "99%", "fanfs, 3 replicas", "raw, 3 replicas", "64 KiB"] {
         assert!(latency.contains(name), "{name}");
     }
     for plot in [over_time, scaling, latency] {
@@ -152,7 +152,7 @@ fn plots_name_their_axes_and_lines() {
 #[test]
 fn the_table_shows_every_row_and_failure() {
     let report = report(3);
-    let text = table::render_text(&report);
+    let text = table::render_text(&report, 100);
     // For each load in the main table and in fio's.
     assert_eq!(text.matches("fanfs, 3 replicas").count(), 6, "{text}");
     assert_eq!(
@@ -174,7 +174,7 @@ fn names_cannot_control_the_terminal() {
     report.file = "a\x1b[2J\nb".to_owned();
     report.rows[0].failures.push("/mnt/a\x1b[2J: no answer".to_owned());
     report.notes.push("\x1b[2J".to_owned());
-    let text = table::render_text(&report);
+    let text = table::render_text(&report, 100);
     assert!(!text.contains('\x1b'), "{text:?}");
     assert!(text.contains(r"file a\u{1b}[2J\nb ("), "{text}");
 }
@@ -189,17 +189,23 @@ fn the_page_starts_with_the_result_and_its_origin() {
     // The sum has three times the bytes of one replica, in the same time.
     assert_eq!(
         start(3),
-        "<h1>256 MiB/s, 3.0x the best replica, 100.0 % of the sum</h1>\n\
+        "<h1>256 MiB/s, 3.0x the best replica, 100.0% of the sum</h1>\n\
          <p class=\"soft\">2026-11-25 20:22:14 UTC, host host&lt;1&gt;, Linux 6.18.44, \
          fanfs 1.2.3</p>\n\
          <p>Median of one sequential reader through fanfs, 3 replicas.</p>"
     );
     let single = start(1);
-    assert!(single.starts_with("<h1>85 MiB/s, 100.0 % of the replica alone</h1>"), "{single}");
+    assert!(single.starts_with("<h1>85 MiB/s, 100.0% of the replica alone</h1>"), "{single}");
     let mut empty = report(3);
     empty.rows.clear();
     assert!(render_html(&empty).unwrap().contains("<h1>No sequential rate through fanfs</h1>"));
     let mut failed = report(3);
     failed.rows.iter_mut().for_each(|row| row.mib_per_second = None);
     assert!(!render_html(&failed).unwrap().contains("Median of one sequential reader"));
+}
+
+#[test]
+fn a_speedup_far_below_one_is_not_zero() {
+    let shown = [0.0231, 0.82, 0.996, 2.68].map(format_speedup);
+    assert_eq!(shown, ["0.02x", "0.82x", "1.0x", "2.7x"]);
 }

@@ -9,6 +9,7 @@ use crate::bench::results::{self, Report, ReportedReplica, SettingsUsed};
 use crate::bench::table::count;
 use crate::bench::target_file::ReadMode;
 use crate::config::Passthrough;
+use crate::format::{format_names, format_percent};
 use crate::volume::ReplicaId;
 
 impl BenchRunner<'_> {
@@ -80,15 +81,18 @@ impl BenchRunner<'_> {
         let RereadShares { raw, fanfs } = reread::reread_shares(&self.outcomes);
         if raw.reread_bytes + fanfs.reread_bytes > 0 {
             notes.push(format!(
-                "in the sequential and parallel loads, earlier passes had already read {:.0} % of \
-                 the bytes of the raw passes and {:.0} % of those of the fanfs passes; server \
-                 caches may have held them",
-                raw.share() * 100.0,
-                fanfs.share() * 100.0
+                "in the sequential and parallel loads, earlier passes had already read {} of the \
+                 bytes of the raw passes and {} of those of the fanfs passes; server caches may \
+                 have held them",
+                format_percent(raw.share()),
+                format_percent(fanfs.share())
             ));
         }
-        for replica in config.replicas.iter().filter(|replica| replica.max_rate.is_some()) {
-            notes.push(format!("max_rate of {} limits fanfs but not raw reads", replica.name));
+        let limited = config.replicas.iter().filter(|replica| replica.max_rate.is_some());
+        let limited: Vec<&str> = limited.map(|replica| &*replica.name).collect();
+        if !limited.is_empty() {
+            let names = format_names(&limited, "replica");
+            notes.push(format!("max_rate of {names} limits fanfs but not raw reads"));
         }
         if config.read.passthrough != Passthrough::Off {
             notes.push("[read] passthrough was off during the run".to_owned());

@@ -23,7 +23,7 @@ pub(super) fn replica_warnings(status: &Status) -> Vec<String> {
 pub(super) fn service_failures(status: &Status) -> Vec<String> {
     let out = status.replicas.iter().filter(|replica| is_out_of_service(replica));
     let keyed = out.map(|replica| {
-        let key = cause(replica).map(|cause| cause.key).unwrap_or_default();
+        let key = cause(replica).map(|cause| cause.shared_text).unwrap_or_default();
         ((replica.health, key), replica)
     });
     let failure = |((health, _), members): ((HealthState, String), Vec<&ReplicaStatus>)| {
@@ -69,23 +69,28 @@ pub(super) fn health_label(state: HealthState) -> &'static str {
 
 /// Why a replica is not healthy.
 struct Cause {
-    /// Equal for replicas with the same cause.
-    key: String,
+    /// The cause on one replica.
     text: String,
-    /// The text without the replica, for a line about several.
+    /// The cause on each of several replicas; equal for replicas with the same cause.
     shared_text: String,
 }
 
 fn cause(replica: &ReplicaStatus) -> Option<Cause> {
     if let Some(text) = &replica.absence {
-        // The text names the replica and its path, and the shared text must not.
+        // The text names the replica and its path, and may end with a fix for that path.
         let path = replica.path.to_string_lossy();
-        let subject = format!("replica {} ({path}) ", replica.name);
-        let shared = text.strip_prefix(&subject).unwrap_or(text).replace(&*path, "its path");
-        return Some(Cause { key: shared.clone(), text: text.clone(), shared_text: shared });
+        let subject = format!("replica {} ({path})", replica.name);
+        let (it, each) = match text.strip_prefix(&subject) {
+            Some(predicate) => {
+                let problem = predicate.split(';').next().unwrap_or(predicate);
+                (format!("{path}{predicate}"), format!("each{problem}"))
+            }
+            None => (text.clone(), text.replace(&*path, "its path")),
+        };
+        return Some(Cause { text: it, shared_text: each });
     }
     let text = reason_text(replica.health_reason)?.to_owned();
-    Some(Cause { key: text.clone(), shared_text: text.clone(), text })
+    Some(Cause { shared_text: text.clone(), text })
 }
 
 /// Whether fanfs sends it no reads except probes.
@@ -103,24 +108,28 @@ fn reason_text(reason: HealthReason) -> Option<&'static str> {
         HealthReason::Stalled => "delivered nothing while other replicas did",
         HealthReason::Deadline => "a read took longer than attempt_deadline",
         HealthReason::Slow => "delivered less than a twentieth of the fastest replica's rate",
-        HealthReason::Proved => "its mount answers again, and fanfs probes it",
-        HealthReason::Gone => "its mount is gone",
+        HealthReason::Proved => "the mount check passed and probing began",
+        HealthReason::Gone => "the mount is gone",
     })
 }
 
 fn health_warnings(status: &Status) -> Vec<String> {
     let keyed = status.replicas.iter().filter_map(|replica| {
         let cause = cause(replica)?;
-        Some(((replica.absence.is_some(), cause.key.clone()), CauseOf { replica, cause }))
+        let key = (replica.absence.is_some(), cause.shared_text.clone());
+        Some((key, CauseOf { replica, cause }))
     });
     let warning = |((is_absent, _), members): ((bool, String), Vec<CauseOf<'_>>)| {
         let replicas: Vec<&ReplicaStatus> = members.iter().map(|of| of.replica).collect();
         let names = name_list(&replicas);
-        let Cause { text, shared_text, .. } = &members[0].cause;
+        let Cause { text, shared_text } = &members[0].cause;
         match (is_absent, members.len()) {
-            (true, 1) => format!("{text}; fanfs uses it again when it recovers"),
+            (true, 1) => {
+                format!("replica {names} is absent: {text}; fanfs uses it again when it recovers")
+            }
             (true, _) => format!(
-                "{names} are absent: {shared_text}; fanfs uses them again when they recover"
+                "{names} are absent: {shared_text}; `fanfs check` shows how to fix each; \
+                 fanfs uses them again when they recover"
             ),
             (false, _) => {
                 let since = replicas.iter().map(|replica| replica.health_since_s);
@@ -130,7 +139,7 @@ fn health_warnings(status: &Status) -> Vec<String> {
                     0 => String::new(),
                     count => format!("; {}", format_count(count as u64, "hung thread")),
                 };
-                format!("{names}: {text}, {} ago{hung}", age_range(ages))
+                format!("{names}: {shared_text}, {} ago{hung}", age_range(ages))
             }
         }
     };
@@ -253,25 +262,31 @@ mod tests {
         for replica in &mut all.replicas[1..] {
             replica.health = HealthState::Absent;
             let path = replica.path.display();
-            replica.absence = Some(format!("replica {} ({path}) does not answer", replica.name));
+            replica.absence = Some(format!(
+                "replica {} ({path}) is not a mount point; mount it: `mount {path}`",
+                replica.name
+            ));
         }
         assert_eq!(
             replica_warnings(&all),
-            ["r2, r3 and 2 more replicas are absent: does not answer; fanfs uses them again when \
-              they recover"]
+            ["r2, r3 and 2 more replicas are absent: each is not a mount point; `fanfs check` \
+              shows how to fix each; fanfs uses them again when they recover"]
         );
         assert_eq!(
             service_failures(&all),
-            ["r2, r3 and 2 more replicas are absent: does not answer"]
+            ["r2, r3 and 2 more replicas are absent: each is not a mount point"]
         );
         all.replicas.truncate(2);
         assert_eq!(
             replica_warnings(&all),
-            ["replica r2 (/mnt/r2) does not answer; fanfs uses it again when it recovers"]
+            [
+                "replica r2 is absent: /mnt/r2 is not a mount point; mount it: `mount /mnt/r2`; fanfs \
+              uses it again when it recovers"
+            ]
         );
         assert_eq!(
             service_failures(&all),
-            ["replica r2 is absent: replica r2 (/mnt/r2) does not answer"]
+            ["replica r2 is absent: /mnt/r2 is not a mount point; mount it: `mount /mnt/r2`"]
         );
     }
 

@@ -18,6 +18,7 @@ use super::process::ProcessInfo;
 use super::sample::Sample;
 use crate::replicas::health::HealthState;
 use crate::status::ReplicaStatus;
+use crate::telemetry::histogram::HistogramSnapshot;
 use crate::telemetry::wall_clock::Timestamp;
 use crate::volume::path_serde;
 
@@ -57,21 +58,21 @@ pub(super) struct Total {
     /// Application reads per second answered with data.
     pub(super) reads_per_second: f64,
     /// Mean size of these reads, bytes.
-    pub(super) block: u64,
+    pub(super) average_read_bytes: u64,
     /// Fraction of the reads that found all their bytes in the daemon's memory, 0 to 1.
-    pub(super) hit_ratio: f64,
-    /// Median latency of application reads, microseconds; 0 without any.
-    pub(super) p50_us: u64,
+    pub(super) readahead_hit_ratio: f64,
+    /// Median latency of application reads, microseconds; `None` without any.
+    pub(super) p50_us: Option<u64>,
     /// The 99 % quantile of the same.
-    pub(super) p99_us: u64,
+    pub(super) p99_us: Option<u64>,
     /// Application reads per second that failed.
     pub(super) errors_per_second: f64,
     /// Metadata calls per second.
     pub(super) metadata_per_second: f64,
     /// Bytes per second that applications wrote.
-    pub(super) written_per_second: u64,
+    pub(super) written_bytes_per_second: u64,
     /// Bytes per second that replicas delivered.
-    pub(super) delivered_per_second: u64,
+    pub(super) replica_bytes_per_second: u64,
     /// Segments per second sent to a second replica because the first one was late.
     pub(super) hedges_per_second: f64,
     /// Fraction of the completed hedges that delivered the segment first, 0 to 1.
@@ -85,9 +86,9 @@ pub(super) struct Total {
     /// Segments that are waiting for a replica.
     pub(super) segments_waiting: usize,
     /// Application reads that are not yet answered.
-    pub(super) requests: usize,
+    pub(super) reads_pending: usize,
     /// Metadata calls that are not yet answered.
-    pub(super) calls: usize,
+    pub(super) metadata_calls_pending: usize,
     /// Open files and directories.
     pub(super) handles: usize,
     /// Bytes of the buffer budget in use.
@@ -114,15 +115,15 @@ pub(super) struct ReplicaRow {
     /// The bandwidth that the scheduler estimates for it, bytes per second.
     pub(super) estimated_bandwidth: u64,
     /// Its delivered rate divided by that estimate; it can exceed 1.
-    pub(super) load: f64,
+    pub(super) estimate_ratio: f64,
     /// Bytes in flight.
     pub(super) in_flight: u64,
     /// The limit of bytes in flight.
     pub(super) in_flight_limit: u64,
-    /// Median latency of its reads, microseconds; 0 without any.
-    pub(super) p50_us: u64,
+    /// Median latency of its reads, microseconds; `None` without any.
+    pub(super) p50_us: Option<u64>,
     /// The 99 % quantile of the same.
-    pub(super) p99_us: u64,
+    pub(super) p99_us: Option<u64>,
     /// Calls per second that failed through the replica's fault.
     pub(super) errors_per_second: f64,
     /// Reads per second that were hedged because the replica was slow.
@@ -202,6 +203,10 @@ impl View {
     }
 }
 
+fn quantile_us(times: &HistogramSnapshot, part: f64) -> Option<u64> {
+    (times.total() > 0).then(|| times.quantile_us(part))
+}
+
 fn ratio(some: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { some as f64 / all as f64 }
 }
@@ -222,22 +227,22 @@ fn total_row(before: &Sample, now: &Sample, seconds: f64, delivered: u64) -> Tot
     Total {
         bytes_per_second: (bytes as f64 / seconds) as u64,
         reads_per_second: reads as f64 / seconds,
-        block: bytes.checked_div(reads).unwrap_or(0),
-        hit_ratio: ratio(since(was.buffer_hits, is.buffer_hits), reads),
-        p50_us: latency.quantile_us(0.5),
-        p99_us: latency.quantile_us(0.99),
+        average_read_bytes: bytes.checked_div(reads).unwrap_or(0),
+        readahead_hit_ratio: ratio(since(was.buffer_hits, is.buffer_hits), reads),
+        p50_us: quantile_us(&latency, 0.5),
+        p99_us: quantile_us(&latency, 0.99),
         errors_per_second: per_second(was.read_errors, is.read_errors),
         metadata_per_second: per_second(was.metadata, is.metadata),
-        written_per_second: per_second(was.bytes_written, is.bytes_written) as u64,
-        delivered_per_second: delivered,
+        written_bytes_per_second: per_second(was.bytes_written, is.bytes_written) as u64,
+        replica_bytes_per_second: delivered,
         hedges_per_second: per_second(was.hedges, is.hedges),
         hedges_won_ratio: ratio(won, won + lost),
         retries_per_second: per_second(was.retries, is.retries),
         duplicate_ratio: if delivered == 0 { 0.0 } else { duplicate / delivered as f64 },
         segments_in_flight: gauges.segments_in_flight,
         segments_waiting: gauges.segments_waiting,
-        requests: gauges.requests,
-        calls: gauges.calls,
+        reads_pending: gauges.requests,
+        metadata_calls_pending: gauges.calls,
         handles: gauges.handles,
         buffer_used: gauges.buffer_used,
         buffer_budget: gauges.buffer_budget,
@@ -261,11 +266,11 @@ fn replica_row(was: Option<&ReplicaStatus>, is: &ReplicaStatus, seconds: f64) ->
         bytes_per_second: bytes as u64,
         share: 0.0,
         estimated_bandwidth: estimate,
-        load: if estimate == 0 { 0.0 } else { bytes / estimate as f64 },
+        estimate_ratio: if estimate == 0 { 0.0 } else { bytes / estimate as f64 },
         in_flight: is.in_flight,
         in_flight_limit: is.in_flight_limit,
-        p50_us: latency.quantile_us(0.5),
-        p99_us: latency.quantile_us(0.99),
+        p50_us: quantile_us(&latency, 0.5),
+        p99_us: quantile_us(&latency, 0.99),
         errors_per_second: since(|replica| replica.counters.errors),
         slow_per_second: since(|replica| replica.counters.slow),
         hung_threads: is.hung_threads,
@@ -400,12 +405,12 @@ pub(super) mod tests {
     fn rates_are_differences_over_time() {
         let view = view();
         assert_eq!(view.total.bytes_per_second, 390 << 20);
-        assert_eq!((view.total.block, view.total.hit_ratio), (1 << 20, 0.5));
+        assert_eq!((view.total.average_read_bytes, view.total.readahead_hit_ratio), (1 << 20, 0.5));
         assert_eq!((view.total.hedges_per_second, view.total.hedges_won_ratio), (2.0, 0.25));
         assert!((view.total.duplicate_ratio - 0.025).abs() < 1e-9);
         let shares: Vec<f64> = view.replicas.iter().map(|row| row.share).collect();
         assert_eq!(shares, [0.25, 0.75, 0.0]);
-        assert_eq!(view.replicas[1].load, 1.0);
+        assert_eq!(view.replicas[1].estimate_ratio, 1.0);
     }
 
     #[test]
@@ -421,9 +426,9 @@ pub(super) mod tests {
         now.status.counters.read_latency = times.snapshot();
         now.status.replicas[0].counters.read_latency = times.snapshot();
         let view = View::between(&before, &now, &mut process);
-        assert_eq!((view.total.p50_us, view.total.p99_us), (100, 100));
-        assert_eq!((view.replicas[0].p50_us, view.replicas[0].p99_us), (100, 100));
-        assert_eq!((view.replicas[1].p50_us, view.replicas[1].p99_us), (0, 0));
+        assert_eq!((view.total.p50_us, view.total.p99_us), (Some(100), Some(100)));
+        assert_eq!((view.replicas[0].p50_us, view.replicas[0].p99_us), (Some(100), Some(100)));
+        assert_eq!((view.replicas[1].p50_us, view.replicas[1].p99_us), (None, None));
     }
 
     #[test]

@@ -184,10 +184,11 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("SHARE", "its share of the bytes that all replicas delivered"),
     ("EST. BW MiB/s", "bandwidth that the scheduler estimates"),
     ("% OF EST. BW", "READ divided by EST. BW"),
-    ("IN-FLIGHT/LIMIT", "bytes requested and not yet delivered"),
+    ("IN-FLIGHT/LIMIT", "bytes requested, not delivered; one segment may exceed it"),
     ("READ P50/P99", "latency of its reads"),
     ("ERR+SLOW/s", "failed calls plus reads hedged because it was slow"),
     ("HUNG THREADS", "threads stuck inside one call"),
+    ("HISTORY", "READ of the last intervals; a full bar is EST. BW"),
     ("readahead hits", "reads that found all bytes in the daemon's memory"),
     ("duplicate reads", "bytes that another replica had already delivered"),
 ];

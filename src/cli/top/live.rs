@@ -101,7 +101,11 @@ impl LiveScreen {
         }
         match action {
             Action::SwitchVolume => self.switch_volume(),
-            Action::SetInterval => self.sampler.set_interval(self.display.interval),
+            Action::SetInterval => {
+                self.sampler.set_interval(self.display.interval);
+                // Its bars have other intervals.
+                self.history = History::default();
+            }
             Action::Quit | Action::None => {}
         }
         while let Some(sample) = self.sampler.try_recv() {

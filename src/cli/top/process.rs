@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 pub(super) struct ProcessInfo {
     /// Its process ID; the thread's ID if the process has ended.
     pub(super) pid: u32,
-    /// Its command, at most 15 bytes; empty if the process has ended.
+    /// Its command, at most 15 bytes; [`ENDED`] if the process has ended.
     pub(super) command: String,
 }
+
+/// Stands for the command of a process that has ended.
+const ENDED: &str = "(ended)";
 
 /// A cache of processes. The kernel reuses IDs, so entries expire.
 #[derive(Default)]
@@ -42,7 +45,10 @@ fn read_process(thread: u32) -> ProcessInfo {
     };
     let pid = field("Tgid:").and_then(|pid| pid.parse().ok()).unwrap_or(thread);
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let command = comm.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let command = match comm.trim_end() {
+        "" => ENDED.to_owned(),
+        name => name.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+    };
     ProcessInfo { pid, command }
 }
 
@@ -56,12 +62,12 @@ mod tests {
         let thread = rustix::thread::gettid().as_raw_pid() as u32;
         let found = ProcessCache::default().lookup(thread);
         assert_eq!(found.pid, me);
-        assert!(!found.command.is_empty());
+        assert_ne!(found.command, ENDED);
     }
 
     #[test]
     fn an_ended_process_keeps_its_id() {
         let gone = ProcessCache::default().lookup(u32::MAX - 1);
-        assert_eq!(gone, ProcessInfo { pid: u32::MAX - 1, command: String::new() });
+        assert_eq!(gone, ProcessInfo { pid: u32::MAX - 1, command: ENDED.to_owned() });
     }
 }

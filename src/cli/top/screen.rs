@@ -156,8 +156,8 @@ impl Screen<'_> {
     /// The replicas' table, and a line below it. `left` is the number of lines for this table and
     /// for the panel.
     fn replica_lines(&self, view: &View, width: usize, left: usize) -> Vec<Line<'static>> {
-        let names = view.replicas.iter().map(|row| row.name.chars().count());
-        let columns = columns::visible_columns(names.max().unwrap_or(0), width);
+        let room = width.saturating_sub(columns::MIN_HISTORY_WIDTH);
+        let columns = columns::visible_columns(&view.replicas, room);
         let taken: usize = columns.iter().map(|column| column.width + 1).sum();
         let past = width.saturating_sub(taken);
         let [mut above, mut title] = columns::titles(&columns);
@@ -272,10 +272,10 @@ fn total_lines(view: &View, width: usize, is_tall: bool) -> Vec<Line<'static>> {
     let total = &view.total;
     let queue = TotalLine {
         label: "queue",
-        value: format_count(total.requests as u64, "read"),
+        value: format_count(total.reads_pending as u64, "read"),
         first: format!(
             "{}, {}, {} in flight",
-            format_count(total.calls as u64, "metadata call"),
+            format_count(total.metadata_calls_pending as u64, "metadata call"),
             format_count(total.segments_waiting as u64, "segment"),
             total.segments_in_flight
         ),
@@ -301,18 +301,22 @@ fn app_read_line(total: &Total) -> TotalLine {
     let mut first = format!(
         "{} reads/s, average {}, readahead hits {}",
         format_frequency(total.reads_per_second),
-        format_bytes(total.block),
-        format_percent(total.hit_ratio)
+        format_bytes(total.average_read_bytes),
+        format_percent(total.readahead_hit_ratio)
     );
     if total.errors_per_second > 0.0 {
         first.insert_str(0, &format!("ERRORS {}/s, ", format_frequency(total.errors_per_second)));
     }
+    let write = match total.written_bytes_per_second {
+        0 => String::new(),
+        rate => format!(", app write {}", format_mib_rate(rate as f64)),
+    };
     TotalLine {
         label: "app read",
         value: format_mib_rate(total.bytes_per_second as f64),
         first,
         second: format!(
-            "p50 {}, p99 {}, metadata {}/s",
+            "p50 {}, p99 {}, metadata {}/s{write}",
             columns::format_latency(total.p50_us),
             columns::format_latency(total.p99_us),
             format_frequency(total.metadata_per_second)
@@ -321,14 +325,10 @@ fn app_read_line(total: &Total) -> TotalLine {
 }
 
 fn replica_read_line(total: &Total) -> TotalLine {
-    let mut second = format!("duplicate reads {}", format_percent_precise(total.duplicate_ratio));
-    if total.written_per_second > 0 {
-        let rate = format_mib_rate(total.written_per_second as f64);
-        second.push_str(&format!(", app write {rate}"));
-    }
+    let second = format!("duplicate reads {}", format_percent_precise(total.duplicate_ratio));
     TotalLine {
         label: "replica read",
-        value: format_mib_rate(total.delivered_per_second as f64),
+        value: format_mib_rate(total.replica_bytes_per_second as f64),
         first: format!(
             "hedged reads {}/s ({} answered first), retries {}/s",
             format_frequency(total.hedges_per_second),
@@ -377,7 +377,7 @@ fn sort_replicas(rows: &mut [&ReplicaRow], order: SortOrder) {
     match order {
         SortOrder::Configured => {}
         SortOrder::Rate => rows.sort_by_key(|row| Reverse(row.bytes_per_second)),
-        SortOrder::Load => rows.sort_by(|a, b| b.load.total_cmp(&a.load)),
+        SortOrder::Load => rows.sort_by(|a, b| b.estimate_ratio.total_cmp(&a.estimate_ratio)),
         SortOrder::Slowest => rows.sort_by_key(|row| Reverse(row.p99_us)),
         SortOrder::Health => rows.sort_by_key(|row| rank(row.health)),
     }
@@ -417,21 +417,25 @@ fn file_lines(files: &[FileRow], width: usize, from: usize, seen: usize) -> Vec<
     lines
 }
 
+/// The width of "READERS" with the range of the visible rows.
+const READERS_WIDTH: usize = 16;
+
 fn reader_lines(
     readers: &[ReaderRow],
     width: usize,
     from: usize,
     seen: usize,
 ) -> Vec<Line<'static>> {
+    let range = range_title("READERS", readers.len(), from, seen);
     let title = format!(
-        "READERS {:>8} {:<15} {:>10} {:>8} {:>6}",
+        "{range:<READERS_WIDTH$} {:>8} {:<15} {:>10} {:>8} {:>6}",
         "PID", "COMMAND", "READ MiB/s", "READS/s", "FILES"
     );
-    let title = range_title(&title, readers.len(), from, seen);
     let mut lines = vec![heading(truncate(&title, width), width)];
     for reader in readers.iter().skip(from).take(seen) {
         lines.push(Line::raw(format!(
-            "{:>16} {:<15} {:>10} {:>8} {:>6}",
+            "{:READERS_WIDTH$} {:>8} {:<15} {:>10} {:>8} {:>6}",
+            "",
             reader.pid,
             truncate(&reader.command, 15),
             format_mib(reader.bytes_per_second),
@@ -452,7 +456,8 @@ fn draw_help(area: Rect, buffer: &mut Buffer) {
             ])
         })
         .collect();
-    let width = area.width.min(78);
+    // On a narrow screen no strip of it stays visible beside the help.
+    let width = if area.width < 100 { area.width } else { 78 };
     let height = area.height.min(lines.len() as u16 + 2);
     let at = Rect {
         x: area.x + (area.width - width) / 2,
@@ -478,8 +483,7 @@ pub(super) fn render_text(view: &View, width: u16) -> String {
     let mut lines = vec![screen.title_line(view, width)];
     lines.extend(total_lines(view, width, true));
     lines.push(Line::default());
-    let names = view.replicas.iter().map(|row| row.name.chars().count());
-    let columns = columns::visible_columns(names.max().unwrap_or(0), width);
+    let columns = columns::visible_columns(&view.replicas, width);
     lines.extend(columns::titles(&columns).map(Line::raw));
     lines.extend(view.replicas.iter().map(|row| replica_line(row, &columns)));
     lines.push(Line::default());

@@ -93,20 +93,6 @@ fn hung_remedy(replica: &ExaminedReplica) -> String {
     }
 }
 
-pub(super) fn volume(facts: &DoctorFacts) -> CheckOutcome {
-    if facts.volume.is_none() {
-        return CheckOutcome::NotApplicable;
-    }
-    let judge = |(replicas, text): &(Vec<usize>, String)| RawFinding {
-        status: CheckStatus::Bad,
-        replicas: replicas.clone(),
-        cost: 1.0,
-        text: FindingText::new("fanfs check reports an error for this volume", text),
-        remedy: "follow the error message, then run fanfs check VOLUME.toml".to_owned(),
-    };
-    CheckOutcome::Checked(facts.refused.iter().map(judge).collect())
-}
-
 /// The share of the volume that a group of replicas loses because they share one path to the data.
 fn shared_path_cost(facts: &DoctorFacts, group: &[usize]) -> f64 {
     (group.len() as f64 - 1.0) * replica_share(facts)

@@ -29,7 +29,7 @@ const PLANTS: &[Plant] = &[
     }),
     ("replica.volume", B, |f| {
         f.volume = Some("v".into());
-        f.refused.push((vec![0, 1], "not the same file system".into()));
+        f.refused.push((vec![0, 1], "not the same file system".into(), true));
     }),
     ("replica.device", B, |f| {
         f.replicas[1].nfs = None;

@@ -100,7 +100,7 @@ impl Handles {
         live.filter(|(_, gate)| gate.has_in_flight()).map(|(ino, _)| ino.0).collect()
     }
 
-    /// Records what is open, and adds the descriptors to `files`.
+    /// Records the open files and directories, and adds the descriptors to `files`.
     pub(in crate::fs) fn snapshot(
         &self,
         inodes: &Inodes,

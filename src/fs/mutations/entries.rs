@@ -244,13 +244,13 @@ pub(super) fn change_returning_attr(
 pub(super) struct PendingRemoval {
     /// The write replica, which removes the name.
     pub(super) replica: ReplicaId,
-    /// What will remain of the object.
+    /// The rest of the object: a file that is still open, or nothing.
     pub(super) removal: LinkRemoval,
     /// Its attributes, if it is a directory.
     pub(super) dir_attr: Option<Attr>,
 }
 
-/// Determines what will remain of the object that loses `name`. A file that is open here is opened
+/// Determines the rest of the object that loses `name`. A file that is open here is opened
 /// on the write replica as well, so it stays readable.
 pub(super) fn prepare_removal(
     backend: &dyn Backend,

@@ -74,7 +74,7 @@ impl<K: std::hash::Hash + Eq, T> RepeatLimiter<K, T> {
         false
     }
 
-    /// Takes what was suppressed in windows that are over, or in `all`. Each is returned once.
+    /// Takes the suppressed messages of windows that are over, or in `all`. Each is returned once.
     fn take_suppressed(&mut self, now: Instant, all: bool) -> Vec<Suppressed<T>> {
         let over = |window: &&mut Window<T>| {
             let is_fresh = window.passed > 0 && window.passed < self.max_per_window;

@@ -180,7 +180,7 @@ impl Load<'_> {
             }
             let number = random.below(NESTED);
             let path = self.site.path(&format!("mnt/nested/n{number}"));
-            let call = Call::other("a look into what is nested", 6).or_fail(may_fail);
+            let call = Call::other("a look into a nested mount", 6).or_fail(may_fail);
             // A detached replica loses its nested mount a moment earlier, and shows the empty
             // directory below that.
             let dead = |error: io::Error| match error.kind() {

@@ -24,7 +24,7 @@ impl ConfigError {
     pub(super) fn syntax(file: &Path, text: &str, error: &toml::de::Error) -> Self {
         let span = error.span();
         let line = span.as_ref().map(|span| line_of(text.as_bytes(), span.start));
-        // The parser names what it expected, but not what it found.
+        // The parser names the expected kinds of value, but not the kind that it found.
         let found = span
             .and_then(|span| text.get(span))
             .map(str::trim)

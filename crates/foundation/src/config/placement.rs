@@ -79,7 +79,7 @@ pub struct AffinityConfig {
 /// The placeholders that a command's words may contain, in braces.
 pub const PLACEHOLDERS: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
 
-/// What is wrong with a command line, in one line that follows the command's name.
+/// An error in a command line, as text that follows the command's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// Its first word is missing or empty.

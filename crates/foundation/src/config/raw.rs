@@ -22,7 +22,7 @@ use super::range_text::{bounds, number_bounds, time_text, times};
 use super::units::{Rate, Share, Size, Time};
 use crate::volume::MAX_REPLICAS;
 
-/// A fanfs volume: what it is, where its replicas are mounted, and how fanfs splits reads, sends
+/// A fanfs volume: its name and mode, where its replicas are mounted, and how fanfs splits reads, sends
 /// them to replicas and limits them.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -386,7 +386,7 @@ pub(super) struct Metrics {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Log {
-    /// What is logged. `$FANFS_LOG` takes precedence. Only `debug` and `trace` name files of the
+    /// The messages to log. `$FANFS_LOG` takes precedence. Only `debug` and `trace` name files of the
     /// volume.
     #[schemars(extend(
         "default" = defaults::LOG_LEVEL,
@@ -425,8 +425,8 @@ pub(super) struct Log {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Placement {
-    /// The provider to ask. `"none"` asks none, because each question runs a program or crosses the
-    /// network. `"learned"` asks none and infers locality from timing.
+    /// The provider to ask; each query runs a program or crosses the network. `"learned"` asks none
+    /// and infers locality from timing.
     #[schemars(extend("enum" = words(&choices::PROVIDERS), "default" = "none"))]
     pub(super) provider: Option<String>,
     /// The volume's root in the cluster's name space, or where the cluster's own file system is
@@ -435,7 +435,7 @@ pub(super) struct Placement {
     #[schemars(regex(pattern = "^/"))]
     #[schemars(extend("default" = "/", "x-range" = "an absolute path without `..`"))]
     pub(super) root: Option<String>,
-    /// The command to run for each question. No shell runs it, so each word is one argument. fanfs
+    /// The command to run for each query. No shell runs it, so each word is one argument. fanfs
     /// replaces the placeholders and refuses any other `{...}`.
     #[schemars(length(min = 1))]
     #[schemars(extend(
@@ -477,7 +477,7 @@ pub(super) struct Placement {
         "x-range" = "an absolute path",
     ))]
     pub(super) file: Option<String>,
-    /// How long one question may take. `hadoop` and `hdfs` start a JVM, which takes seconds on a
+    /// How long one query may take. `hadoop` and `hdfs` start a JVM, which takes seconds on a
     /// busy node. No read waits for an answer.
     #[schemars(extend(
         "default" = time_text(defaults::PLACEMENT_TIMEOUT),

@@ -16,7 +16,7 @@ use super::ReplicaSpec;
 /// trees are meant to be the same; it does not prove it.
 const MAX_NAMES: usize = 1000;
 
-/// What is asked of a replica beyond its root's attributes.
+/// The requests to a replica beyond its root's attributes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeOptions {
     /// List the root, asking for sizes until then; `None`: do not.
@@ -73,7 +73,7 @@ pub struct RootListing {
     pub complete: bool,
 }
 
-/// What is known of one name.
+/// The facts about one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootListingEntry {
     /// Inode number as listed; of a directory that something is mounted on, its own.

@@ -28,9 +28,12 @@ const fn number_column(
     Column { title, width, is_right_aligned: true, is_health: false, rank, cell }
 }
 
-/// The columns that fit into `width`, in their order. `longest` is the length of the longest
-/// replica name.
-pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
+/// The columns for these replicas that fit into `width`, in their order.
+pub(super) fn visible_columns(replicas: &[ReplicaRow], width: usize) -> Vec<Column> {
+    let longest = replicas.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+    // A wide screen has room for whole names.
+    let most = if width >= 120 { 32 } else { 20 };
+    let has_nodes = replicas.iter().any(|row| row.node != row.name);
     let text = |title, width, rank, cell| Column {
         is_right_aligned: false,
         ..number_column(["", title], width, rank, cell)
@@ -41,17 +44,17 @@ pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
         format!("{}/{}", format_mib_short(row.in_flight), format_mib_short(row.in_flight_limit))
     };
     let latency = |row: &ReplicaRow| match row.p99_us {
-        0 => "-".to_owned(),
+        None => format_latency(None),
         _ => format!("{}/{}", format_latency(row.p50_us), format_latency(row.p99_us)),
     };
     let mut columns = vec![
-        text("REPLICA", longest.clamp(7, 20), 0, |row| row.name.clone()),
+        text("REPLICA", longest.clamp(7, most), 0, |row| row.name.clone()),
         text("NODE", 16, 10, |row| row.node.clone()),
         health,
         number_column(["READ", "MiB/s"], 7, 2, |row| format_mib(row.bytes_per_second)),
         number_column(["", "SHARE"], 5, 3, |row| format_percent(row.share)),
-        number_column(["% OF", "EST. BW"], 7, 4, |row| format_percent(row.load)),
-        text("", 12, 11, |row| format!("[{}]", gauge_bar(row.load, 10))),
+        number_column(["% OF", "EST. BW"], 7, 4, |row| format_percent(row.estimate_ratio)),
+        text("", 12, 11, |row| format!("[{}]", gauge_bar(row.estimate_ratio, 10))),
         number_column(["EST. BW", "MiB/s"], 7, 8, |row| format_mib(row.estimated_bandwidth)),
         number_column(["IN-FLIGHT/", "LIMIT MiB"], 10, 7, flight),
         number_column(["READ", "P50/P99"], 13, 6, latency),
@@ -60,7 +63,8 @@ pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
         }),
         number_column(["HUNG", "THREADS"], 7, 9, |row| row.hung_threads.to_string()),
     ];
-    let mut room = width.saturating_sub(MIN_HISTORY_WIDTH);
+    columns.retain(|column| has_nodes || column.title[1] != "NODE");
+    let mut room = width;
     let mut ranked: Vec<(u8, usize)> = columns.iter().map(|c| (c.rank, c.width + 1)).collect();
     ranked.sort_unstable();
     let mut last = None;
@@ -78,9 +82,9 @@ pub(super) fn format_mib(bytes: u64) -> String {
     if 0.0 < mib && mib < 0.995 { format!("{mib:.2}") } else { format!("{mib:.1}") }
 }
 
-/// "410us", "12ms"; "-" for 0: without reads there is no latency.
-pub(super) fn format_latency(us: u64) -> String {
-    if us == 0 { "-".to_owned() } else { format_micros_short(us) }
+/// "410us", "12.4ms"; "-" without reads.
+pub(super) fn format_latency(us: Option<u64>) -> String {
+    us.map_or_else(|| "-".to_owned(), format_micros_short)
 }
 
 /// "4.1", "128": the same for a narrow column.

@@ -63,8 +63,12 @@ fn a_screen_of_80_by_24_shows_all_essential_values() {
 
 #[test]
 fn a_wide_screen_shows_all_columns_and_each_total_on_one_line() {
-    let narrow = draw(&view(), &shown(), 80, 24).join("\n");
-    let wide = draw(&view(), &shown(), 200, 50).join("\n");
+    let mut view = view();
+    // Nodes with the names of their replicas have no column.
+    assert!(!draw(&view, &shown(), 200, 50).join("\n").contains("NODE"));
+    view.replicas[1].node = "gateway2".to_owned();
+    let narrow = draw(&view, &shown(), 80, 24).join("\n");
+    let wide = draw(&view, &shown(), 200, 50).join("\n");
     for word in ["HUNG", "THREADS", "NODE", "[##########]"] {
         assert!(!narrow.contains(word) && wide.contains(word), "{word:?}\n{narrow}\n{wide}");
     }

@@ -73,6 +73,30 @@ fn replicas_that_do_not_answer_are_reported() {
 }
 
 #[test]
+fn unmounted_replicas_are_one_finding_with_their_share() {
+    let mut facts = healthy();
+    facts.volume = Some("v".into());
+    facts.source = Some("/etc/fanfs/my v.toml".into());
+    for (i, name) in [(1, "n2"), (2, "n3")] {
+        facts.refused.push((vec![i], format!("replica {name} is not a mount point"), false));
+    }
+    let findings = run_checks(&facts).findings;
+    let [one] = &findings[..] else { panic!("{findings:#?}") };
+    assert_eq!((one.cost, &one.replicas[..]), (0.67, &["n2".to_owned(), "n3".to_owned()][..]));
+    assert_eq!(one.text.problem, "fanfs check reports errors for replicas n2 and n3");
+    let evidence = "replica n2 is not a mount point; replica n3 is not a mount point";
+    assert_eq!(one.text.evidence, evidence);
+    assert!(one.remedy.ends_with("then run fanfs check '/etc/fanfs/my v.toml'"), "{one:?}");
+    // An error for which fanfs refuses to mount costs everything.
+    facts.refused[0].2 = true;
+    let findings = run_checks(&facts).findings;
+    let costs: Vec<f64> = findings.iter().map(|finding| finding.cost).collect();
+    assert_eq!(costs, [1.0, 0.33]);
+    let refused = "fanfs refuses to mount this volume: fanfs check reports an error for replica n2";
+    assert_eq!(findings[0].text.problem, refused);
+}
+
+#[test]
 fn fixes_are_commands() {
     let mut facts = healthy();
     nfs(&mut facts, 1).rsize = Some(4096);
