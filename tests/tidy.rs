@@ -370,3 +370,18 @@ fn constructions_that_plain_english_avoids_do_not_occur() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{found}{error}");
 }
+
+/// A mount point may have any bytes, and any program may mount one: text that must be UTF-8 makes
+/// the outcome of a test depend on it.
+#[test]
+fn mount_tables_are_read_as_bytes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dirs = ["src", "crates", "tests", "benches"];
+    let texts = dirs.iter().flat_map(|dir| sources::texts_below(&root.join(dir)));
+    for (path, text) in texts.filter(|(path, _)| path != "tidy.rs") {
+        for table in ["mountinfo", "/proc/mounts", "/proc/self/mounts"] {
+            let is_text = |line: &str| line.contains("read_to_string") && line.contains(table);
+            assert!(!text.lines().any(is_text), "{path}: {table} may hold any bytes");
+        }
+    }
+}

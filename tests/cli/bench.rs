@@ -117,7 +117,7 @@ fn row<'a>(report: &'a Value, load: &str, kind: &str, replicas: usize) -> &'a Va
 
 /// No file is left where the mounts were made.
 fn expect_nothing_in(tmp: &Path) {
-    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let table = crate::room::mount_table();
     assert!(!table.contains(&format!("{}/fanfs-bench-", tmp.display())), "{table}");
     let left: Vec<_> = fs::read_dir(tmp).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -244,7 +244,7 @@ fn a_scratch_file_is_made_and_removed_if_allowed() {
         child.env("TMPDIR", room.path("mnt")).stdout(Stdio::null());
         let mut child = child.spawn().unwrap();
         let mounted = || {
-            let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let table = crate::room::mount_table();
             table.contains(&format!("{}/fanfs-bench-", room.path("mnt").display()))
         };
         room.eventually("it is at it", || names().len() == 2 && (size == "64GiB" || mounted()));

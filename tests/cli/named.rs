@@ -28,7 +28,7 @@ fn named() -> Option<Room> {
     let apart = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", apart).unwrap();
     // Otherwise other tests' copies of mounts would keep these mounted.
-    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let table = crate::room::mount_table();
     for line in table.lines().filter(|line| line.contains(" - fuse.fanfs ")) {
         let _ = detach(line.split(' ').nth(4).unwrap(), UnmountFlags::DETACH);
     }

@@ -32,6 +32,13 @@ pub(crate) fn in_a_process(
     assert!(said.contains(RAN), "{test} is not the test's name");
 }
 
+/// This process's mounts, as mountinfo has them. A mount point of another program may have any
+/// bytes.
+pub(crate) fn mount_table() -> String {
+    let table = fs::read("/proc/thread-self/mountinfo").unwrap();
+    String::from_utf8_lossy(&table).into_owned()
+}
+
 /// Two names of one tree (`tree`), two different trees (`other`), a mount point.
 pub(crate) struct Room {
     dir: TempDir,
@@ -92,7 +99,7 @@ impl Room {
     /// The mount's line in mountinfo.
     pub(crate) fn mounted(&self) -> Option<String> {
         let mnt = self.path("mnt").display().to_string();
-        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let table = mount_table();
         table.lines().find(|line| line.split(' ').nth(4) == Some(&mnt)).map(str::to_owned)
     }
 

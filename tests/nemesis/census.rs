@@ -60,7 +60,8 @@ pub(crate) fn resident() -> u64 {
 
 /// Whether anything is mounted below `dir`.
 pub(crate) fn has_mounts(dir: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = fs::read("/proc/self/mountinfo").unwrap();
+    let mounts = String::from_utf8_lossy(&mounts);
     let dir = dir.display().to_string();
     mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| at.starts_with(&dir)))
 }

@@ -318,7 +318,8 @@ pub(crate) fn processes(run: &Path) -> Vec<(i32, String)> {
 
 /// The mounts below `dir`, each with the minor number of its device.
 fn mounts_below(dir: &Path) -> Vec<(PathBuf, u32)> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let table = fs::read("/proc/self/mountinfo").unwrap();
+    let table = String::from_utf8_lossy(&table);
     let mount = |line: &str| {
         let mut fields = line.split(' ').skip(2);
         let minor = fields.next()?.split(':').nth(1)?.parse().ok()?;
