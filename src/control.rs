@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Uid, geteuid};
 use serde::de::DeserializeOwned;
@@ -512,13 +512,37 @@ pub fn open_trace(socket: &Path) -> io::Result<UnixStream> {
 }
 
 fn send_request(socket: &Path, ask: &ControlRequest) -> io::Result<UnixStream> {
-    let mut stream = UnixStream::connect(socket)?;
+    let mut stream = connect(socket)?;
     stream.set_write_timeout(Some(CONTROL_TIMEOUT))?;
     let mut request = serde_json::to_vec(ask)?;
     request.push(b'\n');
     stream.write_all(&request)?;
     Ok(stream)
 }
+
+/// Connects to `socket`. connect(2) waits without limit while the daemon accepts nothing and its
+/// queue of connections is full.
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    use rustix::io::Errno;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+    let address = SocketAddrUnix::new(socket)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let end = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let until = Instant::now() + CONTROL_TIMEOUT;
+    loop {
+        match rustix::net::connect(&end, &address) {
+            Ok(()) => break,
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(CONNECT_INTERVAL),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let stream = UnixStream::from(end);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// The interval between attempts to connect to a daemon whose queue is full.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
 
 fn query<T: DeserializeOwned>(
     socket: &Path,
@@ -609,5 +633,18 @@ mod tests {
             let error = ControlRequest::parse(nonsense).unwrap_err().to_string();
             assert!(!error.is_empty() && !error.contains(char::is_control), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_full_queue_of_a_stopped_daemon_ends_with_a_timeout() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        let daemon = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&daemon, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&daemon, 0).unwrap();
+        let _waiting = UnixStream::connect(&path).unwrap();
+        let error = query_status(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
     }
 }

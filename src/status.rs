@@ -67,6 +67,14 @@ pub struct Status {
     pub log: LogSnapshot,
 }
 
+impl Status {
+    /// How long this daemon had served the mount, seconds. A step of the system clock does not
+    /// change it.
+    pub fn uptime_s(&self) -> f64 {
+        self.time_s.unix_s() - self.start_time_s.unix_s()
+    }
+}
+
 /// The part of a status that daemons of all versions send. Commands use it, so that they also work
 /// with a daemon of another version.
 #[derive(Clone, Debug, Deserialize)]

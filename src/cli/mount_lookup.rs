@@ -219,7 +219,11 @@ pub(super) fn status_error(point: &Path, error: &io::Error) -> StatusError {
     let shown = point.display();
     let nothing_listens =
         matches!(error.kind(), K::NotFound | K::ConnectionRefused | K::PermissionDenied);
-    let is_silent = matches!(error.kind(), K::WouldBlock | K::TimedOut | K::UnexpectedEof);
+    // A daemon that dies resets the connections that it has not accepted yet.
+    let is_silent = matches!(
+        error.kind(),
+        K::WouldBlock | K::TimedOut | K::UnexpectedEof | K::ConnectionReset | K::BrokenPipe
+    );
     if (nothing_listens || is_silent)
         && let Some(served) = find_mount(point)
     {
@@ -245,6 +249,17 @@ pub(super) struct MountedVolumes {
     pub(super) unanswered: Vec<UnansweredMount>,
 }
 
+/// The results of `query` for all `items`, in their order. The calls run at the same time, because
+/// each may take up to its timeout.
+pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], query: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let query = &query;
+        let start = |item| scope.spawn(move || query(item));
+        let threads: Vec<_> = items.iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a query panicked")).collect()
+    })
+}
+
 /// All mounted volumes that this user can see.
 ///
 /// # Errors
@@ -255,8 +270,8 @@ pub(super) fn list_volumes() -> io::Result<MountedVolumes> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         sockets => sockets?,
     };
-    let mut answers: Vec<Status> =
-        sockets.iter().filter_map(|socket| control::query_status(socket).ok()).collect();
+    let query = |socket: &PathBuf| control::query_status(socket).ok();
+    let mut answers: Vec<Status> = in_parallel(&sockets, query).into_iter().flatten().collect();
     let table = MountTable::read().unwrap_or_default();
     let own = geteuid().as_raw();
     // If FANFS_RUNTIME_DIR is set, other directories may exist, each with its own mounts. If
@@ -269,14 +284,9 @@ pub(super) fn list_volumes() -> io::Result<MountedVolumes> {
     };
     let silent: Vec<FanfsMount> =
         FanfsMount::all_visible(&table).into_iter().filter(is_silent).collect();
-    // All at once: each request may take up to its timeout.
-    let found: Vec<_> = std::thread::scope(|scope| {
-        let ask = |served| scope.spawn(move || retry_unanswered(served));
-        let threads: Vec<_> = silent.into_iter().map(ask).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
-    });
+    let found = in_parallel(&silent, |served| retry_unanswered(served.clone()));
     let mut unanswered = Vec::new();
-    for mount in found {
+    for mount in found.into_iter().flatten() {
         match mount {
             Ok(status) => answers.push(*status),
             Err(mount) => unanswered.push(mount),

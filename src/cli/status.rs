@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::mount_lookup::{self, MountedVolumes, StatusError, UnansweredMount};
+use super::mount_lookup::{self, MountedVolumes, StatusError, UnansweredMount, in_parallel};
 use super::{CommandResult, Failure, print_result, printable, to_json, volume};
 use crate::format::{format_bytes, format_count, format_micros, format_percent, to_mib};
 use crate::status::{KeeperState, ReplicaStatus, Status};
@@ -88,10 +88,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
             print_result(&to_json(&answers.chain(own).collect::<Vec<_>>())?)
         }
         (_, false) => {
-            let sampled = sample_again(answers, &mut own);
-            is_failed = !own.is_empty();
-            let mut text: String = sampled.iter().map(render_volume).collect();
-            if sampled.is_empty() && own.is_empty() {
+            let again = sample_again(answers);
+            own.extend(again.unanswered);
+            is_failed = again.is_failed || !own.is_empty();
+            let mut text: String = again.sampled.iter().map(render_volume).collect();
+            again.notes.iter().for_each(|note| line!(text, "{note}"));
+            if text.is_empty() && own.is_empty() {
                 text.push_str(match others.is_empty() {
                     true => "no volume is mounted\n",
                     false => "no volume of this user is mounted\n",
@@ -144,7 +146,7 @@ struct Sampled {
 impl Sampled {
     /// The time between the answers, seconds; `None` if another daemon has followed.
     fn seconds(&self) -> Option<f64> {
-        let took = self.now.time_s.unix_s() - self.before.time_s.unix_s();
+        let took = self.now.uptime_s() - self.before.uptime_s();
         (self.before.pid == self.now.pid && took > 0.0).then_some(took)
     }
 
@@ -154,21 +156,43 @@ impl Sampled {
     }
 }
 
-/// Samples the volumes a second time. One whose daemon no longer answers moves to `unanswered`; one
-/// that was unmounted meanwhile is left out.
-fn sample_again(answers: Vec<Status>, unanswered: &mut Vec<UnansweredMount>) -> Vec<Sampled> {
+/// The volumes after the second sample.
+#[derive(Default)]
+struct SampledVolumes {
+    sampled: Vec<Sampled>,
+    /// Those whose daemons no longer answer.
+    unanswered: Vec<UnansweredMount>,
+    /// A line for each other volume that cannot be sampled again.
+    notes: Vec<String>,
+    /// Whether a note reports a failure.
+    is_failed: bool,
+}
+
+/// Samples the volumes a second time, all at once: each request may take up to its timeout.
+fn sample_again(answers: Vec<Status>) -> SampledVolumes {
     if !answers.is_empty() {
         std::thread::sleep(SAMPLE_INTERVAL);
     }
-    let mut sampled = Vec::new();
-    for before in answers {
-        match mount_lookup::query_mount_status(&before.mount_point) {
-            Ok(now) => sampled.push(Sampled { before, now }),
-            Err(StatusError::Unanswered(mount)) => unanswered.push(mount),
-            Err(StatusError::Failed(_)) => {}
+    let query = |before: &Status| mount_lookup::query_mount_status(&before.mount_point);
+    let second = in_parallel(&answers, query);
+    let mut all = SampledVolumes::default();
+    for (before, now) in answers.into_iter().zip(second) {
+        match now {
+            Ok(now) => all.sampled.push(Sampled { before, now }),
+            Err(StatusError::Unanswered(mount)) => all.unanswered.push(mount),
+            Err(StatusError::Failed(_))
+                if mount_lookup::find_mount(&before.mount_point).is_none() =>
+            {
+                let point = printable(&before.mount_point.to_string_lossy());
+                all.notes.push(format!("{} at {point}: it was unmounted just now", before.volume));
+            }
+            Err(StatusError::Failed(failure)) => {
+                all.notes.push(failure.text());
+                all.is_failed = true;
+            }
         }
     }
-    sampled
+    all
 }
 
 /// One volume's state as text, at most 80 columns wide but for names and messages.
@@ -466,5 +490,33 @@ fn render_affinities(text: &mut String, status: &Status) {
             let _ = write!(text, "; {name} is faster ({})", format_micros(time));
         }
         line!(text, "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::sample;
+    use crate::telemetry::wall_clock::Timestamp;
+
+    #[test]
+    fn a_step_of_the_clock_does_not_change_the_interval() {
+        let before = sample::status(["n1"]);
+        let mut now = sample::status(["n1"]);
+        let day_later =
+            |at: Timestamp, more: f64| Timestamp::from_unix(at.unix_s() + 86_400.0 + more);
+        now.time_s = day_later(now.time_s, 1.0);
+        now.start_time_s = day_later(now.start_time_s, 0.0);
+        now.replicas[0].counters.bytes = 5 << 20;
+        let mut sampled = Sampled { before, now };
+        let text = render_volume(&sampled);
+        assert!(
+            text.contains("  last 1.0 s health ") && text.contains(" healthy       5.0 "),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        sampled.now.pid += 1;
+        let text = render_volume(&sampled);
+        assert!(text.contains("  now") && text.contains(" healthy         - "), "{text}");
     }
 }

@@ -20,10 +20,11 @@ const MAX_LISTED_HUNG: usize = 16;
 
 impl VolumeCore {
     pub(super) fn status(&self) -> Status {
+        let clock = self.clock.anchor();
         let hung_object = |hung: HungPath| HungObject {
             path: hung.path.to_string_lossy().into_owned(),
             threads: hung.threads,
-            since_s: self.clock.timestamp(hung.since),
+            since_s: clock.timestamp(hung.since),
         };
         let standings = self.reader.replica_snapshots();
         let replica = |(id, replica): (ReplicaId, &Arc<Replica>)| {
@@ -36,7 +37,7 @@ impl VolumeCore {
                 node: configured.node.clone(),
                 health: standing.health.state,
                 health_reason: standing.health.reason,
-                health_since_s: self.clock.timestamp(standing.health.since),
+                health_since_s: clock.timestamp(standing.health.since),
                 absence: (standing.health.state == HealthState::Absent)
                     .then(|| self.absence_reason(id)),
                 ejections: standing.health.ejections,
@@ -53,7 +54,7 @@ impl VolumeCore {
         };
         Status {
             format: status::FORMAT,
-            time_s: self.clock.timestamp(Instant::now()),
+            time_s: clock.timestamp(Instant::now()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             volume: self.config.volume.name.clone(),
             source: self.config.source.clone(),
@@ -61,7 +62,7 @@ impl VolumeCore {
             mode: self.config.volume.mode,
             pid: std::process::id(),
             keeper: self.supervisor.get().map(SupervisorClient::state),
-            start_time_s: self.clock.timestamp(self.started_at),
+            start_time_s: clock.timestamp(self.started_at),
             replicas: self.replicas.iter().map(replica).collect(),
             placement: self.reader.locator().status(),
             affinities: self.affinity_status(),

@@ -36,15 +36,16 @@ impl Timestamp {
     }
 }
 
-/// Converts instants to timestamps. The same instant has the same timestamp in all reports, unless
-/// the system clock was set in between.
+/// The time of day. An instant has the same timestamp in all reports, unless the system clock was
+/// set in between.
 pub struct WallClock {
     anchor: Mutex<Anchor>,
 }
 
-/// Both clocks at one moment.
+/// Both clocks at one moment. All timestamps of a report come from one anchor, so that their
+/// differences are right even while the clock is set.
 #[derive(Clone, Copy)]
-struct Anchor {
+pub struct Anchor {
     instant: Instant,
     unix_s: f64,
 }
@@ -56,11 +57,11 @@ impl Default for WallClock {
 }
 
 impl WallClock {
-    /// The time of day of `instant`.
-    pub fn timestamp(&self, instant: Instant) -> Timestamp {
+    /// The anchor for a report.
+    pub fn anchor(&self) -> Anchor {
         let mut anchor = self.anchor.lock();
         anchor.follow_step(Anchor::now());
-        anchor.timestamp(instant)
+        *anchor
     }
 }
 
@@ -83,7 +84,8 @@ impl Anchor {
         }
     }
 
-    fn timestamp(&self, instant: Instant) -> Timestamp {
+    /// The time of day of `instant`.
+    pub fn timestamp(&self, instant: Instant) -> Timestamp {
         Timestamp::from_unix(self.unix_s_at(instant))
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Output;
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -449,4 +450,24 @@ fn a_daemon_of_another_version_is_named_and_can_be_upgraded() {
     room.expect(&["status", "mnt"]);
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
+}
+
+#[test]
+fn a_daemon_that_dies_while_it_is_asked_is_reported() {
+    for args in [&["status", "mnt"][..], &["status", "mnt", "--check"], &["top", "mnt", "--once"]] {
+        let room = Room::new();
+        room.expect(&["mount", "v.toml", "mnt"]);
+        let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+        kill_process(daemon, Signal::STOP).unwrap();
+        let mut asked = room.fanfs(args);
+        let asked = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        kill_process(daemon, Signal::KILL).unwrap();
+        let output = asked.wait_with_output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+        assert!(text.contains("its daemon has died"), "{args:?}: {text}");
+        room.expect(&["umount", "mnt"]);
+        room.expect_gone();
+    }
 }

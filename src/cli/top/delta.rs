@@ -195,7 +195,7 @@ impl View {
             time_s: status.time_s,
             start_time_s: status.start_time_s,
             seconds,
-            total: total_row(before, now, seconds, delivered),
+            total: total_row(if is_same { before } else { now }, now, seconds, delivered),
             replicas,
             files,
             readers,
@@ -215,7 +215,6 @@ fn total_row(before: &Sample, now: &Sample, seconds: f64, delivered: u64) -> Tot
     let was = &before.status.counters;
     let is = &now.status.counters;
     let gauges = &now.status.gauges;
-    // A new daemon counts from zero: a smaller value is no difference.
     let since = |was: u64, is: u64| is.saturating_sub(was);
     let per_second = |was: u64, is: u64| since(was, is) as f64 / seconds;
     let bytes = since(was.bytes_delivered, is.bytes_delivered);
@@ -460,11 +459,16 @@ pub(super) mod tests {
         let mut before = sample(start);
         before.status.replicas[0].counters.bytes = 1 << 40;
         before.files = Some(vec![file("a", Some(1), 7, 1 << 40)]);
+        let times = LatencyHistogram::default();
+        times.record(Duration::from_micros(100));
         let mut now = sample(start + Duration::from_secs(1));
         now.status.pid += 1;
+        now.status.counters.reads = 7;
+        now.status.counters.read_latency = times.snapshot();
         now.files = Some(vec![file("a", Some(1), 7, 1000)]);
         let view = View::between(&before, &now, &mut process);
         assert!(view.replicas.iter().all(|row| row.bytes_per_second == 0));
+        assert_eq!((view.total.reads_per_second, view.total.p50_us), (0.0, None));
         assert!(view.files.is_empty());
     }
 }
