@@ -264,3 +264,54 @@ fn docs_list_every_key_with_unit_default_and_range() {
     assert!(unknown.is_empty(), "not in settings.rs: {unknown:?}");
     assert!(wrong.is_empty(), "docs/CONFIGURATION.md:\n{}", wrong.join("\n"));
 }
+
+/// The command lines of fanfs in a page: in its code, without comments and output.
+fn command_lines(page: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_fenced = false;
+    for line in page.lines() {
+        if line.starts_with("```") {
+            is_fenced = !is_fenced;
+        } else if is_fenced || line.starts_with("    ") {
+            // A message of fanfs, not a command.
+            let is_output = line.contains(" WARN ") || line.contains("warning: ");
+            let parts = line.split(['|', ';', '&']).filter(|_| !is_output).map(|part| {
+                let part = part.trim().trim_start_matches(['#', '$', ' ']);
+                part.strip_prefix("sudo ").unwrap_or(part)
+            });
+            // The title line of `fanfs top` has two blanks.
+            let is_command = |part: &&str| part.starts_with("fanfs ") && !part.contains("top  ");
+            let commands = parts.filter(is_command).map(|part| part.split("  #").next().unwrap());
+            found.extend(commands.map(str::to_owned));
+        } else {
+            let spans = line.split('`').skip(1).step_by(2);
+            found.extend(spans.filter(|span| span.starts_with("fanfs ")).map(str::to_owned));
+        }
+    }
+    found
+}
+
+#[test]
+fn commands_in_documents_exist_with_their_options() {
+    let mut pages = files_below(&root().join("docs"));
+    pages.extend(["README.md", "CONTRIBUTING.md", "packaging/README.md"].map(|p| root().join(p)));
+    let mut helps: BTreeMap<String, String> = BTreeMap::new();
+    let mut count = 0;
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|kind| kind == "md")) {
+        for line in command_lines(&fs::read_to_string(page).unwrap()) {
+            let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+            let command = words.iter().find(|word| !word.starts_with('-')).copied();
+            let help = helps.entry(command.unwrap_or_default().to_owned()).or_insert_with(|| {
+                fanfs(&command.into_iter().chain(["--help"]).collect::<Vec<_>>())
+            });
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                let option = option.trim_matches(['[', ']', '(', ')', '.', ',']);
+                let option = option.split('=').next().unwrap();
+                let is_known = help.split([' ', ',', '\n', '[']).any(|word| word == option);
+                assert!(is_known, "{}: {line}: {option} is unknown", page.display());
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 100, "only {count} commands were found");
+}
