@@ -157,6 +157,9 @@ struct HungOn<'a> {
     object: &'a HungObject,
 }
 
+/// The most hung objects with a line each: one hung replica may hold many.
+const MAX_HUNG_LINES: usize = 4;
+
 fn hung_object_warnings(status: &Status) -> Vec<String> {
     let replicas = &status.replicas;
     let all = replicas.iter().flat_map(|replica| {
@@ -175,6 +178,12 @@ fn hung_object_warnings(status: &Status) -> Vec<String> {
         )
     };
     let mut warnings: Vec<String> = group_by_key(all).into_iter().map(warning).collect();
+    let unnamed = warnings.len().saturating_sub(MAX_HUNG_LINES);
+    warnings.truncate(MAX_HUNG_LINES);
+    if unnamed > 0 {
+        let objects = format_count(unnamed as u64, "more object");
+        warnings.push(format!("calls on {objects} hang; fanfs status --json lists them"));
+    }
     let unlisted = |replica: &ReplicaStatus| replica.hung_objects - replica.hung.len();
     let more: Vec<_> =
         replicas.iter().filter(|replica| replica.hung_objects > replica.hung.len()).collect();
@@ -304,6 +313,27 @@ mod tests {
             [
                 "r1 and r2: calls on a/b have hung for 1m; 4 hung threads",
                 "r2: calls on 3 more objects hang",
+            ]
+        );
+    }
+
+    #[test]
+    fn many_hung_objects_take_few_lines() {
+        let mut all = volume(1);
+        let object = |number: u64| HungObject {
+            path: format!("f{number}"),
+            threads: 1,
+            since_s: sample::ago(60),
+        };
+        all.replicas[0].hung = (0..16).map(object).collect();
+        all.replicas[0].hung_objects = 20;
+        let warnings = replica_warnings(&all);
+        assert_eq!(warnings.len(), 6);
+        assert_eq!(
+            warnings[4..],
+            [
+                "calls on 12 more objects hang; fanfs status --json lists them",
+                "r1: calls on 4 more objects hang"
             ]
         );
     }
