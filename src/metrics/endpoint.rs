@@ -3,11 +3,13 @@
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::config::{ListenAddress, MetricsConfig};
 
@@ -106,7 +108,7 @@ fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener
     match listen {
         ListenAddress::Tcp(address) => TcpListener::bind(address).map(BoundListener::Tcp),
         ListenAddress::Unix(path) => {
-            if is_socket(path)? && first && UnixStream::connect(path).is_ok() {
+            if is_socket(path)? && first && is_listening(path)? {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
             let mut next = path.clone().into_os_string();
@@ -125,6 +127,15 @@ fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener
             Ok(BoundListener::Unix(listener, SocketPath { path: path.clone(), dev_ino: own }))
         }
     }
+}
+
+/// Whether a process listens on the socket. Never waits: if the process accepts nothing, its queue
+/// of connections may be full.
+fn is_listening(path: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let end = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let answer = rustix::net::connect(&end, &SocketAddrUnix::new(path)?);
+    Ok(matches!(answer, Ok(()) | Err(Errno::AGAIN)))
 }
 
 /// Whether a socket exists at the path. Anything else there is not ours to replace.
@@ -210,5 +221,21 @@ mod tests {
         // A socket without a listener is replaced.
         drop(UnixListener::bind(&next).unwrap());
         assert!(bind_address(&listen, true).is_ok() && !next.exists());
+    }
+
+    #[test]
+    fn a_socket_with_a_full_queue_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.sock");
+        let end = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let end = end.unwrap();
+        rustix::net::bind(&end, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&end, 0).unwrap();
+        // The second connection fills the queue; from then on each try would wait.
+        for _ in 0..4 {
+            assert!(is_listening(&path).unwrap());
+        }
+        let error = bind_address(&ListenAddress::Unix(path), true).map(drop).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }
