@@ -68,8 +68,10 @@ fn filter(log: &LogConfig) -> EnvFilter {
         (Some(most), Ok(quiet)) if most <= LevelFilter::INFO => filter.add_directive(quiet),
         _ => filter,
     };
-    // The throttle's own reports are about messages that the filter let through.
-    match format!("{}=trace", throttle::TARGET).parse() {
+    // The throttle's own reports are about messages that the filter let through, or warn. A finer
+    // level here would make every debug line of a library cost a walk through the filter.
+    let finest = filter.max_level_hint().unwrap_or(LevelFilter::TRACE).max(LevelFilter::WARN);
+    match format!("{}={finest}", throttle::TARGET).parse() {
         Ok(directive) => filter.add_directive(directive),
         Err(_) => filter,
     }
@@ -108,4 +110,18 @@ fn configure_journal(journal: tracing_journald::Layer) -> tracing_journald::Laye
         .with_priority_mappings(priorities)
         .with_field_prefix(Some("FANFS".to_owned()))
         .with_syslog_identifier("fanfs".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Libraries log through the `log` crate, which asks only for the finest level of all.
+    #[test]
+    fn the_filter_has_no_finer_level_than_configured() {
+        for (level, finest) in [("warn", LevelFilter::WARN), ("info", LevelFilter::INFO)] {
+            let log = LogConfig { level: level.into(), ..LogConfig::default() };
+            assert_eq!(filter(&log).max_level_hint(), Some(finest));
+        }
+    }
 }
