@@ -1,143 +1,25 @@
 //! A read through the whole read path, from a replica that answers from memory: the cost of fanfs
 //! itself, without FUSE and without a disk.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::BorrowedFd;
+#[path = "scripted/mod.rs"]
+mod scripted;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fanfs::backend::{
-    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, Credentials, EntryRef, EntryVisitor,
-    FileKind, FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, PoolLimits, Replica, Result,
-    SeekTo, StatFs, TreeMutation, WritableFile, WriteOpenOptions,
-};
+use fanfs::backend::{Credentials, PoolLimits, Replica};
 use fanfs::config::units::Share;
 use fanfs::placement::{Locator, LocatorPolicy, PlacementSource, ReplicaTopology};
-use fanfs::read::{CallerThread, ReadParams, ReadPolicy, Reader, RequestOrigin};
+use fanfs::read::{CallerThread, ReadBytes, ReadParams, ReadPolicy, Reader, RequestOrigin};
 use fanfs::replicas::Replicas;
 use fanfs::replicas::request_deadline::Deadlines;
 use fanfs::scheduler::ReplicaPolicy;
-use fanfs::volume::{ByteRange, FileId, ReplicaMap, VolumeMode};
+use fanfs::volume::{ByteRange, ReplicaMap, VolumeMode};
+use scripted::{LARGE, Memory};
 
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = 1 << 40;
-
-struct Memory;
-
-impl Memory {
-    fn attr() -> Attr {
-        Attr {
-            id: FileId { dev: FileId::ROOT_DEV, ino: 2 },
-            kind: FileKind::Regular,
-            perm: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: (0, 0),
-            size: SIZE,
-            blocks: 0,
-            blksize: 4096,
-            atime: (0, 0),
-            mtime: (0, 0),
-            ctime: (0, 0),
-            generation: Default::default(),
-        }
-    }
-}
-
-impl Backend for Memory {
-    fn stat(&self, _: &Path) -> Result<Attr> {
-        Ok(Self::attr())
-    }
-    fn stat_entry(&self, _: &EntryRef) -> Result<Attr> {
-        Ok(Self::attr())
-    }
-    fn stat_entries(&self, _: &ObjectRef, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        Ok(Vec::new())
-    }
-    fn list(&self, _: &ObjectRef, _: &mut EntryVisitor<'_>) -> Result<()> {
-        Ok(())
-    }
-    fn check_open_dir(&self, _: &ObjectRef) -> Result<()> {
-        Ok(())
-    }
-
-    fn revalidate_dir(&self, _: &ObjectRef) -> Result<()> {
-        Ok(())
-    }
-
-    fn read_link(&self, _: &ObjectRef) -> Result<OsString> {
-        Ok(OsString::new())
-    }
-    fn open(&self, _: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
-        Ok((Arc::new(Memory), Self::attr()))
-    }
-    fn stat_fs(&self) -> Result<StatFs> {
-        Err(rustix::io::Errno::NOSYS.into())
-    }
-    fn get_xattr(&self, _: &ObjectRef, _: &OsStr) -> Result<Vec<u8>> {
-        Ok(Vec::new())
-    }
-    fn list_xattr(&self, _: &ObjectRef) -> Result<Vec<u8>> {
-        Ok(Vec::new())
-    }
-    fn check_mount(&self) -> Result<bool> {
-        Ok(true)
-    }
-    fn is_in_service(&self) -> bool {
-        true
-    }
-    fn handle_unmount(&self, _: u64) {}
-    fn mount_id(&self) -> Option<u64> {
-        None
-    }
-    fn flush_closes(&self) {}
-    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
-        None
-    }
-    fn open_to_write(&self, _: &Path, _: &WriteOpenOptions) -> Result<WritableFile> {
-        Err(rustix::io::Errno::ROFS.into())
-    }
-    fn create(&self, _: &EntryRef, _: &WriteOpenOptions, _: CreateOptions) -> Result<WritableFile> {
-        Err(rustix::io::Errno::ROFS.into())
-    }
-    fn mutate(&self, _: &TreeMutation) -> Result<Option<Attr>> {
-        Err(rustix::io::Errno::ROFS.into())
-    }
-}
-
-impl BackendFile for Memory {
-    fn attr(&self) -> Result<Attr> {
-        Ok(Self::attr())
-    }
-    fn read_at(&self, _: u64, buf: &mut [u8]) -> Result<usize> {
-        Ok(buf.len())
-    }
-    fn splice_at(&self, _: u64, _: BorrowedFd<'_>, _: usize) -> Option<Result<usize>> {
-        None
-    }
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn fds(&self) -> BorrowedFds<'_> {
-        BorrowedFds::default()
-    }
-    fn is_deferred(&self) -> bool {
-        false
-    }
-    fn seek(&self, offset: u64, _: SeekTo) -> Result<u64> {
-        Ok(offset)
-    }
-    fn mutate(&self, _: &FileMutation<'_>) -> Result<u64> {
-        Err(rustix::io::Errno::ROFS.into())
-    }
-    fn lock(&self, _: &LockRequest) -> Result<Lock> {
-        Err(rustix::io::Errno::NOLCK.into())
-    }
-}
-
 static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| tokio::runtime::Runtime::new().expect("threads can be started"));
 
@@ -187,9 +69,9 @@ fn gather(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(len));
         group.bench_function(BenchmarkId::new(name, len), |b| {
             let reader = reader(3);
-            let version = Memory::attr().version();
+            let version = scripted::attr_of(Path::new("large")).version();
             let file = Arc::new(reader.new_open_file(
-                PathBuf::from("f"),
+                PathBuf::from("large"),
                 version,
                 VolumeMode::Shared,
                 Credentials::DAEMON,
@@ -200,8 +82,14 @@ fn gather(c: &mut Criterion) {
             b.iter(|| {
                 let send = send.clone();
                 let range = ByteRange::at(at, len);
-                at = (at + stride) % (SIZE / 2);
-                let sink = Box::new(move |answer| send.send(answer).expect("the receiver waits"));
+                at = (at + stride) % (LARGE / 2);
+                let sink = move |answer: Result<ReadBytes<'_>, _>| {
+                    let len = answer.map(|bytes| match bytes {
+                        ReadBytes::Slice(bytes) => bytes.len(),
+                        ReadBytes::Segments(data) => data.len(),
+                    });
+                    send.send(len).expect("the receiver waits");
+                };
                 let asked = ReadParams {
                     range,
                     since: Instant::now(),
@@ -209,9 +97,7 @@ fn gather(c: &mut Criterion) {
                     origin: RequestOrigin::default(),
                 };
                 reader.read(&file, &handle, asked, CallerThread::MustQueue, sink);
-                let data =
-                    receive.recv().expect("the sink is called").expect("memory does not fail");
-                data.len()
+                receive.recv().expect("the sink is called").expect("memory does not fail")
             });
         });
     }

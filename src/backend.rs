@@ -434,6 +434,17 @@ impl Replica {
         if self.has_room_for(Lane::Read, about) { self.inline_permits.try_acquire() } else { None }
     }
 
+    /// Inline calls in progress.
+    pub fn inline_calls(&self) -> usize {
+        self.inline_permits.in_use()
+    }
+
+    /// The same; `None` if there is no permit left.
+    pub fn inline_calls_with_room(&self) -> Option<usize> {
+        let calls = self.inline_permits.in_use();
+        (calls < self.inline_permits.limit()).then_some(calls)
+    }
+
     /// Replaces a hung thread if jobs wait. Call it regularly while calls are in flight.
     pub fn on_tick(&self) {
         self.pool.replace_stuck_threads();

@@ -21,5 +21,5 @@ mod segment_data;
 
 pub use budget::{Budget, Reservation};
 pub use pipe::{Pipe, PipePool};
-pub use pool::{Buffer, BufferPool, size_class};
+pub use pool::{Buffer, BufferPool, ScratchBuffer, size_class};
 pub use segment_data::SegmentData;

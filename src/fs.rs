@@ -77,13 +77,13 @@ pub use mutations::{
     WriteRequest,
 };
 pub use namespace::{Namespace, ReaddirPlusEntry, ReaddirPlusPage};
-pub use open_files::{OpenFiles, OpenedFile};
+pub use open_files::{OpenFiles, OpenedFile, ReadCaller, ReadReply, SmallFileReads};
 pub use passthrough::{PassthroughFile, PassthroughStatus};
 pub use policy::{FsPolicy, WritePolicy};
 pub use records::{FsSnapshot, SNAPSHOT_FORMAT};
 pub use stale_pages::KernelPages;
 
-pub use crate::read::ReadData;
+pub use crate::read::{ReadBytes, ReadData};
 pub use crate::replicas::metadata_client::PinnedLatencies;
 pub use crate::replicas::task::{run, run_on_session_thread};
 

@@ -6,7 +6,7 @@
 //! [`readahead`] advises. The replicas' pools carry out the scheduler's decisions. The thread that
 //! delivers the last byte of a request answers it.
 //!
-//! The input is a range and a [`Sink`]. The output is one call of that sink, with exactly the
+//! The input is a range and a [`ReadCompletion`]. The output is one call of it, with exactly the
 //! requested bytes (fewer only at the end of the file) or with an error.
 //! [`crate::replicas::request_deadline`] limits the time until that call.
 //!
@@ -21,12 +21,15 @@
 
 mod active_readers;
 mod attempt;
+mod caller_thread;
 mod content_check;
 mod content_check_state;
+mod delivery_time;
 mod eviction;
 mod fetch;
 mod fetch_queue;
 mod file_identity;
+mod gauges;
 mod inline_read;
 mod open_file;
 mod policy;
@@ -38,6 +41,7 @@ mod request;
 mod request_progress;
 mod segment_map;
 mod segment_timeouts;
+mod small_reads;
 pub mod split;
 mod ticker;
 mod trace;
@@ -49,7 +53,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustix::param::page_size;
 
 use crate::backend::{BackendError, Credentials};
@@ -57,7 +61,8 @@ use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
 use crate::replicas::{Replicas, Ticked};
 use crate::scheduler::fair_queue::FairQueue;
-use crate::scheduler::{Dispatch, ReplicaPolicy, ReplicaSnapshot, Scheduler, SchedulerPolicy};
+use crate::scheduler::small_reads::SmallReadView;
+use crate::scheduler::{Dispatch, ReplicaPolicy, Scheduler, SchedulerPolicy};
 use crate::sync::{LockRank, RankedMutex};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
@@ -67,13 +72,17 @@ use content_check::ContentChecker;
 use eviction::EvictionQueues;
 use fetch::{JoinOutcome, ReadRequest, SegmentFetch};
 use readahead::Readahead;
+use small_reads::{GeneralRead, Overdraw, SmallReadSlots};
 use split::Piece;
 use tracer::Tracer;
 use versioned_file::{FileParams, PlacementHints};
 
+pub use caller_thread::CallerThread;
+pub use gauges::ReadGauges;
 pub use open_file::OpenFile;
-pub use policy::{CallerThread, ReadError, ReadPolicy};
-pub use request::{ReadData, ReadParams, RequestOrigin, Sink};
+pub use policy::{ReadError, ReadPolicy};
+pub use request::{ReadBytes, ReadCompletion, ReadData, ReadParams, RequestOrigin};
+pub use small_reads::SmallReads;
 pub use tracer::TraceStream;
 pub use versioned_file::VersionedFile;
 
@@ -98,6 +107,10 @@ pub struct Reader {
     locator: Arc<Locator>,
     content_checker: Option<ContentChecker>,
     tracer: Arc<Tracer>,
+    /// The scheduler's loads, for small reads.
+    small_read_view: SmallReadView,
+    /// The slots of small reads, of each session.
+    small_reads: RwLock<Vec<Weak<dyn SmallReadSlots>>>,
 }
 
 type Dispatches = Vec<Dispatch<Arc<SegmentFetch>>>;
@@ -105,25 +118,6 @@ type Dispatches = Vec<Dispatch<Arc<SegmentFetch>>>;
 /// One open handle's state in the read path.
 pub struct ReadHandle {
     readahead: Mutex<(Readahead, LastCounted)>,
-}
-
-/// Memory and queues at present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadGauges {
-    /// Bytes of the budget in use.
-    pub buffer_used: u64,
-    /// Bytes kept for reuse.
-    pub buffer_idle: u64,
-    /// Bytes of memory that buffers occupy, in use or kept for reuse.
-    pub buffer_memory: u64,
-    /// The budget.
-    pub buffer_budget: u64,
-    /// Segments that wait for a replica.
-    pub waiting: usize,
-    /// Attempts that have not ended.
-    pub in_flight: usize,
-    /// Requests not answered yet.
-    pub requests: usize,
 }
 
 impl Reader {
@@ -151,6 +145,8 @@ impl Reader {
             active_readers: ActiveReaders::new(now),
             content_checker: ContentChecker::new(policy.compare_share),
             tracer: Arc::new(tracer),
+            small_read_view: SmallReadView::new(replicas.len()),
+            small_reads: RwLock::default(),
             policy,
             replicas,
             counters,
@@ -200,47 +196,79 @@ impl Reader {
         ReadHandle { readahead: Mutex::new((readahead, LastCounted::default())) }
     }
 
-    /// Reads the requested range, cut at the end of the file, and calls `sink` with the result.
-    pub fn read(
+    /// Reads the requested range, cut at the end of the file, and completes it with the result.
+    pub fn read<C: ReadCompletion>(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         handle: &ReadHandle,
         asked: ReadParams,
-        thread: CallerThread,
-        sink: Sink,
+        thread: CallerThread<'_, C>,
+        completion: C,
     ) {
         let size = file.version().size;
         let range = ByteRange::new(asked.range.start.min(size), asked.range.end.min(size));
+        let asked = ReadParams { range, ..asked };
         if range.is_empty() {
-            return sink(Ok(ReadData::empty()));
+            return completion.complete(Ok(ReadBytes::Slice(&[])));
         }
-        if file.has_recent_timeout(range, Instant::now()) {
+        let now = match thread {
+            CallerThread::Session(_) => asked.since,
+            CallerThread::MustQueue => Instant::now(),
+        };
+        if file.has_recent_timeout(range, now) {
             increment(&self.counters.read_errors);
             self.counters.read_latency.record(asked.since.elapsed());
-            return sink(Err(ReadError::Deadline));
+            return completion.complete(Err(ReadError::Deadline));
         }
         file.expire_bans();
         // Before the answer: the kernel sends the next request right after it, perhaps to another
         // thread. Readahead must see that request after this one.
-        let now = Instant::now();
         let advice = self.observe_read(file, handle, range, now);
-        let request = ReadRequest::new(ReadParams { range, ..asked }, self.policy.deadlines, sink);
-        let request = Arc::new(request);
-        let served = self.try_start_request(file, &request, range, None).or_else(|| {
-            self.reclaim(self.memory_cost(range));
-            self.try_start_request(file, &request, range, None)
+        let GeneralRead { completion, lease } = match thread {
+            CallerThread::Session(small_reads) if advice.is_none() => {
+                match small_reads.try_read(file, asked, completion) {
+                    Ok(()) => return,
+                    Err(general) => general,
+                }
+            }
+            CallerThread::Session(_) | CallerThread::MustQueue => GeneralRead::new(completion),
+        };
+        let may_inline = matches!(thread, CallerThread::Session(_));
+        let sink = Box::new(move |answer: Result<_, _>| {
+            completion.complete(answer.map(ReadBytes::Segments));
         });
-        if let Some(sent) = served {
+        let request = Arc::new(ReadRequest::new(asked, self.policy.deadlines, sink));
+        let started = self.start_or_queue(file, &request, range);
+        drop(lease);
+        if let Some(sent) = started {
             // Dispatch the others first: an inline read may take long.
-            let (first, own) = self.take_inline(sent, thread);
+            let (first, own) = self.take_inline(sent, may_inline);
             self.dispatch(first);
             self.prefetch(file, handle, range, advice);
-            return self.run_inline_read(own);
+            self.run_inline_read(own);
         }
-        increment(&self.counters.budget_waits);
-        self.track(&request);
-        self.wait_for_memory(Arc::clone(file), request, range, self.memory_cost(range));
-        self.serve_waiters();
+    }
+
+    /// Starts a request and returns the attempts to dispatch now. `None` if it has to wait for
+    /// memory.
+    fn start_or_queue(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        request: &Arc<ReadRequest>,
+        range: ByteRange,
+    ) -> Option<Dispatches> {
+        let started = self.try_start_request(file, request, range, None).or_else(|| {
+            self.reclaim(self.memory_cost(range));
+            self.try_start_request(file, request, range, None)
+        });
+        if started.is_none() {
+            increment(&self.counters.budget_waits);
+            self.track(request);
+            let cost = self.memory_cost(range);
+            self.wait_for_memory(Arc::clone(file), Arc::clone(request), range, cost);
+            self.serve_waiters();
+        }
+        started
     }
 
     /// Queues a request until it can have `bytes` of memory.
@@ -285,6 +313,11 @@ impl Reader {
         let mut fresh = Vec::new();
         let mut joined = Vec::new();
         let mut failure = None;
+        let announced = file.announce_segments();
+        let overdraw = if claim.is_some() { Overdraw::Now } else { Overdraw::IfLate };
+        if !self.adopt_small_reads(file, range, overdraw) {
+            return None;
+        }
         {
             let mut segments = file.lock_segments();
             segments.drop_consumed(range);
@@ -313,6 +346,7 @@ impl Reader {
                 }
             }
         }
+        drop(announced);
         if let Some(error) = failure {
             self.fail_request(request, ReadError::Failed(error));
         }
@@ -354,6 +388,10 @@ impl Reader {
                 state.set_queued(scheduler.enqueue(want));
             }
             scheduler.schedule(&mut self.replicas.lock_health(), now, &mut dispatches);
+            if !scheduler.is_queue_empty() {
+                // Small reads take their turns.
+                self.small_read_view.disturb();
+            }
         }
         dispatches
     }
@@ -481,30 +519,11 @@ impl Reader {
 
     /// Fails all unanswered requests: the volume is stopping.
     pub fn stop(&self) {
+        self.adopt_small_reads_where(&|_| true, Overdraw::Now);
         let waiting: Vec<_> = self.requests.lock().drain(..).collect();
         for request in waiting {
             self.fail_request(&request, ReadError::Stopped);
         }
         self.end_traces();
-    }
-
-    /// Memory and queues at present.
-    pub fn gauges(&self) -> ReadGauges {
-        let (waiting, in_flight) = self.scheduler.lock().depth();
-        let requests = self.requests.lock().iter().filter(|request| !request.is_answered()).count();
-        ReadGauges {
-            buffer_used: self.buffers.budget().used(),
-            buffer_idle: self.buffers.idle_bytes(),
-            buffer_memory: self.buffers.allocated_bytes(),
-            buffer_budget: self.buffers.budget().limit(),
-            waiting,
-            in_flight,
-            requests,
-        }
-    }
-
-    /// The scheduler's measurements of each replica.
-    pub fn replica_snapshots(&self) -> ReplicaMap<ReplicaSnapshot> {
-        self.scheduler.lock().snapshots(&self.replicas.lock_health(), Instant::now())
     }
 }

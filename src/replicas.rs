@@ -18,6 +18,7 @@
 mod availability;
 pub mod health;
 pub mod health_board;
+mod health_guard;
 pub mod hedge_budget;
 pub mod lateness;
 pub mod metadata_client;
@@ -28,13 +29,15 @@ pub mod task;
 mod ticker;
 
 use std::ops::Index;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::backend::{InlinePermits, Replica};
-use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
+use crate::sync::{LockRank, RankedMutex};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 use health_board::HealthBoard;
+use health_guard::HealthGuard;
 
 pub use availability::Availability;
 pub use ticker::{PendingWork, Ticked, Ticker};
@@ -43,6 +46,8 @@ pub use ticker::{PendingWork, Ticked, Ticker};
 pub struct Replicas {
     members: ReplicaMap<Arc<Replica>>,
     health: RankedMutex<HealthBoard>,
+    /// Whether no replica is in doubt, as of the last change of `health`.
+    is_calm: AtomicBool,
     inline_permits: InlinePermits,
     ticker: Ticker,
 }
@@ -57,6 +62,7 @@ impl Replicas {
                 LockRank::Health,
                 HealthBoard::new(names, true, Instant::now()),
             ),
+            is_calm: AtomicBool::new(true),
             inline_permits: InlinePermits::new(max_inline_calls),
             ticker: Ticker::default(),
             members,
@@ -100,8 +106,13 @@ impl Replicas {
 
     /// Locks the health of all replicas, for decisions with several steps. See the module's
     /// invariant.
-    pub(crate) fn lock_health(&self) -> RankedMutexGuard<'_, HealthBoard> {
-        self.health.lock()
+    pub(crate) fn lock_health(&self) -> HealthGuard<'_> {
+        HealthGuard::new(self.health.lock(), &self.is_calm)
+    }
+
+    /// Whether no replica is ejected, suspect, absent or being checked. Takes no lock.
+    pub fn is_calm(&self) -> bool {
+        self.is_calm.load(Ordering::Relaxed)
     }
 
     /// Runs the ticker; never returns. Spawn it once.

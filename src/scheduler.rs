@@ -14,6 +14,7 @@
 //!   replica whose node holds the segment goes first; another is asked if it is measurably sooner.
 //! - `hedge_scan`: which late segments are hedged.
 //! - [`fair_queue`]: the order in which files are served.
+//! - [`small_reads`]: the choice for a small read, from published loads.
 //!
 //! [`crate::replicas`] decides which replicas may be asked at all, and when a segment is late, for
 //! reads and metadata calls alike. The owner passes the [`HealthBoard`] that both share.
@@ -32,6 +33,7 @@ pub mod fair_queue;
 mod hedge_scan;
 mod probe;
 pub mod rate;
+pub mod small_reads;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -484,6 +486,11 @@ impl<T: Clone> Scheduler<T> {
     fn best_other_rate(&self, replica: ReplicaId, now: Instant) -> f64 {
         let others = self.estimates.iter().filter(|(id, _)| *id != replica);
         others.filter_map(|(_, estimate)| estimate.comparable_rate(now)).fold(0.0, f64::max)
+    }
+
+    /// Whether nothing waits.
+    pub fn is_queue_empty(&self) -> bool {
+        self.queue.is_empty()
     }
 
     /// Whether nothing waits and nothing is in flight.

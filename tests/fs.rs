@@ -16,6 +16,8 @@ mod overtaken;
 mod replaced;
 #[path = "fs/replies.rs"]
 mod replies;
+#[path = "fs/small_reads.rs"]
+mod small_reads;
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +36,7 @@ use fanfs::config::units::Share;
 use fanfs::config::{self, CachePolicy};
 use fanfs::fs::{
     CacheMode, CacheModePolicy, CreateRequest, EntryName, Fs, FsPolicy, FsResult, HandleId, Ino,
-    OpenedFile, ROOT, WritePolicy, run,
+    OpenedFile, ROOT, ReadBytes, ReadCaller, WritePolicy, run,
 };
 use fanfs::placement::affinity::AffinityRules;
 use fanfs::placement::{
@@ -75,6 +77,42 @@ fn volume_with(
     (cache, passthrough): (CachePolicy, bool),
     runtime: &tokio::runtime::Runtime,
 ) -> Arc<Fs> {
+    let setup = VolumeSetup { passthrough, ..VolumeSetup::new(cache) };
+    volume_with_setup(backends, &setup, runtime).fs
+}
+
+/// What a test chooses of a volume.
+struct VolumeSetup {
+    cache: CachePolicy,
+    passthrough: bool,
+    /// Session threads that may call replicas.
+    inline_calls: usize,
+    /// The deadline of reads.
+    deadline: Duration,
+    /// The memory for data.
+    budget: u64,
+}
+
+impl VolumeSetup {
+    fn new(cache: CachePolicy) -> Self {
+        Self { cache, passthrough: false, inline_calls: 0, deadline: LONG, budget: 1 << 20 }
+    }
+}
+
+/// A volume and its parts.
+struct Volume {
+    fs: Arc<Fs>,
+    reader: Arc<Reader>,
+    replicas: Arc<Replicas>,
+    counters: Arc<VolumeCounters>,
+}
+
+fn volume_with_setup(
+    backends: Vec<Arc<dyn Backend>>,
+    setup: &VolumeSetup,
+    runtime: &tokio::runtime::Runtime,
+) -> Volume {
+    let VolumeSetup { cache, passthrough, inline_calls, deadline, budget } = *setup;
     let mut text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n".to_owned();
     (0..backends.len()).for_each(|i| text += &format!("[[replica]]\npath = \"/fs{i}\"\n"));
     let config = config::parse(&text, Path::new("fs")).unwrap();
@@ -86,7 +124,7 @@ fn volume_with(
     let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, min_file_size: 0, timeout: LONG };
     let locator = Locator::new(PlacementSource::None, asking, ground, runtime.handle().clone());
     let replica = |(i, backend): (usize, Arc<dyn Backend>)| {
-        let pool = PoolLimits { threads: 4, queue: 16, max_inline_calls: 0 };
+        let pool = PoolLimits { threads: 4, queue: 16, max_inline_calls: inline_calls };
         let counters = Arc::new(ReplicaCounters::default());
         Arc::new(Replica::new(ReplicaId::new(i), format!("fs{i}"), backend, pool, counters))
     };
@@ -99,14 +137,14 @@ fn volume_with(
     let read = ReadPolicy {
         segment: 1 << 16,
         readahead_max: 0,
-        budget: 1 << 20,
-        deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
+        budget,
+        deadlines: Deadlines { while_responsive: deadline, while_unresponsive: deadline },
         attempt_deadline: LONG,
         pipes: None,
         compare_share: Share(0.0),
     };
     let counters = Arc::new(VolumeCounters::default());
-    let replicas = Replicas::new(replicas, 0);
+    let replicas = Replicas::new(replicas, inline_calls);
     let locator = Arc::new(locator);
     let reader = Reader::new(read, Arc::clone(&replicas), limits, Arc::clone(&counters), locator);
     runtime.spawn(Arc::clone(&replicas).run_ticker());
@@ -124,7 +162,9 @@ fn volume_with(
         }),
         lock_replica: None,
     };
-    Fs::new(policy, replicas, reader, counters, runtime.handle().clone())
+    let own = (Arc::clone(&replicas), Arc::clone(&reader), Arc::clone(&counters));
+    let fs = Fs::new(policy, own.0, own.1, own.2, runtime.handle().clone());
+    Volume { fs, reader, replicas, counters }
 }
 
 /// A name in the root.
@@ -156,11 +196,25 @@ fn answer<T>(request: impl Future<Output = FsResult<T>>) -> T {
     ask(request).unwrap()
 }
 
+/// Starts a read on a thread that is not the session's.
+fn start_read(
+    fs: &Arc<Fs>,
+    handle: HandleId,
+    range: ByteRange,
+    done: impl FnOnce(FsResult<Vec<u8>>) + Send + 'static,
+) {
+    let caller = ReadCaller { process: 0, small_reads: None };
+    let reply = move |answer: FsResult<ReadBytes<'_>>| {
+        done(answer.map(|bytes| bytes.to_vec().unwrap()));
+    };
+    fs.open_files.read(handle, range, caller, reply);
+}
+
 /// The data of a read.
 fn ask_read(fs: &Arc<Fs>, handle: HandleId, range: ByteRange) -> FsResult<Vec<u8>> {
     let (send, receive) = sync_channel(1);
-    fs.open_files.read(handle, range, 0, move |answer| send.send(answer).unwrap());
-    receive.recv().unwrap().map(|data| data.to_vec().unwrap())
+    start_read(fs, handle, range, move |answer| send.send(answer).unwrap());
+    receive.recv().unwrap()
 }
 
 fn waits_until(what: &str, is_so: impl Fn() -> bool) {

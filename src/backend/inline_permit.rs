@@ -9,6 +9,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// How often a thread yields before it does without a permit. With two, 32 random reads at a time
+/// from a replica in memory reached 0.87 of mergerfs's rate; with eight, 0.96.
+const MAX_YIELDS: usize = 8;
+
 /// The number of inline calls in progress, and its limit.
 #[derive(Debug)]
 pub struct InlinePermits {
@@ -31,6 +35,23 @@ impl InlinePermits {
         let one_more = |inside| (inside < self.max).then_some(inside + 1);
         let entered = self.in_use.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
         entered.ok().map(|_| InlinePermit(self))
+    }
+
+    /// The same; at the limit, lets other threads run a few times first. A call on a quick replica
+    /// ends within microseconds, and waking another thread instead takes longer.
+    pub fn acquire_soon(&self) -> Option<InlinePermit<'_>> {
+        (0..MAX_YIELDS).find_map(|_| {
+            let permit = self.try_acquire();
+            if permit.is_none() {
+                std::thread::yield_now();
+            }
+            permit
+        })
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> usize {
+        self.max
     }
 
     /// Inline calls in progress.

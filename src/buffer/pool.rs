@@ -192,6 +192,34 @@ impl IdleBlocks {
     }
 }
 
+/// A page-aligned buffer beside the budget, for a fixed number of threads that each use one again
+/// and again. Pages that were never used take no memory.
+pub struct ScratchBuffer(Block);
+
+impl ScratchBuffer {
+    /// A buffer of `len` bytes, a power of two of at least a page; `None` if there is no memory.
+    pub fn new(len: usize) -> Option<Self> {
+        Block::new(len).map(Self)
+    }
+}
+
+impl Deref for ScratchBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block is initialized and of this length, and it is written only through
+        // `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.0.memory.as_ptr(), self.0.layout.size()) }
+    }
+}
+
+impl DerefMut for ScratchBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.0.memory.as_ptr(), self.0.layout.size()) }
+    }
+}
+
 /// Memory for file data, with the claim that pays for it.
 pub struct Buffer {
     /// `Some` until dropped.

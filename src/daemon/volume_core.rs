@@ -168,7 +168,7 @@ impl VolumeCore {
     /// Whether no request is in flight.
     pub(super) fn is_idle(&self) -> bool {
         let reads = self.reader.gauges();
-        reads.requests == 0 && self.fs.gauges().calls == 0
+        reads.requests + reads.small_reads == 0 && self.fs.gauges().calls == 0
     }
 
     /// Records the processes that served the mount before and may not have ended.

@@ -8,6 +8,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -91,11 +92,11 @@ impl ActivityLog {
     /// last. `open` has the open files, by handle.
     pub(super) fn recently_read(
         &self,
-        open: Vec<(u64, FileHandle)>,
+        open: Vec<(u64, Arc<FileHandle>)>,
         most: usize,
     ) -> Vec<ReadActivity> {
         let now = Instant::now();
-        let activity = |(id, file): (u64, FileHandle)| {
+        let activity = |(id, file): (u64, Arc<FileHandle>)| {
             let path = file.inode.current().path().to_owned();
             self.read_activity(path, Some(id), file.read_stats.totals(), now)
         };

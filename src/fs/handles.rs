@@ -4,14 +4,13 @@ mod open_inode;
 mod snapshot;
 mod table;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::cache_mode::{CacheMode, ReadSizeStats, ReadTotals};
 use super::handle_id::{HandleId, HandleNumbers};
-use super::ino::Ino;
+use super::ino::{Ino, InoMap};
 use super::inodes::CacheValidity;
 use super::journal::Unflushed;
 use super::listing::Listing;
@@ -34,9 +33,9 @@ pub(super) use snapshot::HandlesRestore;
 pub(super) struct Handles {
     numbers: HandleNumbers,
     open: RankedMutex<HandleTable>,
-    inodes: RankedMutex<HashMap<Ino, OpenInodeEntry>>,
+    inodes: RankedMutex<InoMap<OpenInodeEntry>>,
     /// The gates of files that are open or being changed.
-    gates: RankedMutex<HashMap<Ino, Weak<WriteGate>>>,
+    gates: RankedMutex<InoMap<Weak<WriteGate>>>,
     /// Files that an older change may still reach.
     pub(super) unsettled: Arc<UnsettledChanges>,
     /// Records opens and closes in the journal.
@@ -75,24 +74,23 @@ pub(super) struct OpenOutcome {
 
 /// An open file or directory.
 enum Handle {
-    File(FileHandle),
+    File(Arc<FileHandle>),
     Directory(Arc<DirHandle>),
 }
 
 /// An open file.
-#[derive(Clone)]
 pub(super) struct FileHandle {
     pub(super) ino: Ino,
     pub(super) inode: Arc<OpenInode>,
     pub(super) cache_validity: CacheValidity,
     pub(super) cache_mode: CacheMode,
-    pub(super) read_stats: Arc<ReadSizeStats>,
+    pub(super) read_stats: ReadSizeStats,
     pub(super) read_handle: Arc<ReadHandle>,
     /// The credentials of the process that opened it.
     pub(super) credentials: Credentials,
     /// Whether one of its descriptors was closed since it was last used. Mostly that was the only
     /// one, and the kernel is about to release the handle.
-    pub(super) is_closing: Arc<AtomicBool>,
+    pub(super) is_closing: AtomicBool,
     /// Present if the handle may write.
     pub(super) writer: Option<Arc<Writer>>,
 }
@@ -144,8 +142,8 @@ impl Handles {
         Self {
             numbers: HandleNumbers::default(),
             open: RankedMutex::new(LockRank::Handles, HandleTable::default()),
-            inodes: RankedMutex::new(LockRank::OpenInodes, HashMap::new()),
-            gates: RankedMutex::new(LockRank::WriteGates, HashMap::new()),
+            inodes: RankedMutex::new(LockRank::OpenInodes, InoMap::default()),
+            gates: RankedMutex::new(LockRank::WriteGates, InoMap::default()),
             unsettled: Arc::new(UnsettledChanges::new(Arc::clone(&log))),
             log,
             open_close_lock: RankedMutex::new(LockRank::OpenClose, ()),
@@ -188,7 +186,7 @@ impl Handles {
 
     pub(super) fn insert_file(&self, handle: FileHandle, request: u64) -> HandleId {
         let ino = handle.ino;
-        HandleId { number: self.insert(Handle::File(handle), request), ino }
+        HandleId { number: self.insert(Handle::File(Arc::new(handle)), request), ino }
     }
 
     pub(super) fn insert_dir(&self, ino: Ino, credentials: Credentials, request: u64) -> HandleId {
@@ -223,12 +221,12 @@ impl Handles {
             removed
         };
         match removed {
-            Some(Handle::File(file)) => (self.release_file(file), recorded),
+            Some(Handle::File(file)) => (self.release_file(&file), recorded),
             Some(Handle::Directory(_)) | None => (ReleasedHandle::default(), recorded),
         }
     }
 
-    fn release_file(&self, file: FileHandle) -> ReleasedHandle {
+    fn release_file(&self, file: &FileHandle) -> ReleasedHandle {
         let mut inodes = self.inodes.lock();
         let mut last = None;
         let mut backing = None;
@@ -244,12 +242,15 @@ impl Handles {
             file.read_stats.has_small_reads().filter(|_| file.cache_mode == CacheMode::Direct);
         ReleasedHandle {
             ino: Some(file.ino),
-            read_handle: Some(file.read_handle),
+            read_handle: Some(Arc::clone(&file.read_handle)),
             read_totals: Some((file.read_stats.totals(), file.inode.current())),
             last_version: last,
             small_blocks: small.map(|small| (file.ino, small)),
             backing,
-            writer: file.writer.map(|writer| (file.ino, file.inode, writer)),
+            writer: file
+                .writer
+                .as_ref()
+                .map(|writer| (file.ino, Arc::clone(&file.inode), Arc::clone(writer))),
         }
     }
 
@@ -284,18 +285,18 @@ impl Handles {
     }
 
     /// The open file of a handle.
-    pub(super) fn file(&self, id: HandleId) -> Option<FileHandle> {
+    pub(super) fn file(&self, id: HandleId) -> Option<Arc<FileHandle>> {
         match self.open.lock().get(id.number) {
-            Some(Handle::File(file)) if file.ino == id.ino => Some(file.clone()),
+            Some(Handle::File(file)) if file.ino == id.ino => Some(Arc::clone(file)),
             _ => None,
         }
     }
 
     /// All open files, by handle.
-    pub(super) fn files(&self) -> Vec<(u64, FileHandle)> {
+    pub(super) fn files(&self) -> Vec<(u64, Arc<FileHandle>)> {
         let open = self.open.lock();
         let file = |(id, handle): (u64, &Handle)| match handle {
-            Handle::File(file) => Some((id, file.clone())),
+            Handle::File(file) => Some((id, Arc::clone(file))),
             Handle::Directory(_) => None,
         };
         open.iter().filter_map(file).collect()
@@ -321,7 +322,7 @@ impl Handles {
             Handle::File(file) => Some(&file.is_closing),
             Handle::Directory(_) => None,
         });
-        let is = |closing: &Arc<AtomicBool>| closing.load(Ordering::Relaxed);
+        let is = |closing: &AtomicBool| closing.load(Ordering::Relaxed);
         let gate = self.gates.lock().get(&ino).and_then(Weak::upgrade);
         match own.next() {
             Some(first) => is(first) && own.all(is),

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::entry_name::{EntryName, ReplicaAttr};
-use super::ino::{Ino, ROOT};
+use super::ino::{Ino, InoMap, ROOT};
 use super::journal::Unflushed;
 use super::records::{InodeEvent, JournalEntry};
 use super::step_log::StepLog;
@@ -46,9 +46,9 @@ const HASHED_INO_BIT: u64 = 1 << 63;
 /// All known inodes.
 pub(super) struct Inodes {
     mode: VolumeMode,
-    nodes: HashMap<Ino, InodeEntry>,
+    nodes: InoMap<InodeEntry>,
     /// For each natural number that is not used, the number that the object has instead.
-    substitutes: HashMap<Ino, Ino>,
+    substitutes: InoMap<Ino>,
     /// Records the steps of this table.
     log: Arc<StepLog>,
     /// The last recorded step. [`InodeTable`] flushes it when the table is unlocked.
@@ -173,11 +173,11 @@ impl InodeEntry {
 impl Inodes {
     pub(super) fn new(mode: VolumeMode) -> Self {
         let root = InodeEntry { lookups: 1, ..InodeEntry::new(ROOT, 0, FileKind::Directory) };
-        let nodes = HashMap::from([(ROOT, root)]);
+        let nodes = InoMap::from_iter([(ROOT, root)]);
         Self {
             mode,
             nodes,
-            substitutes: HashMap::new(),
+            substitutes: InoMap::default(),
             log: Arc::default(),
             unflushed: Unflushed::default(),
             noted_attrs: 0,

@@ -30,6 +30,7 @@ use crate::telemetry::VolumeCounters;
 
 pub use open::OpenedFile;
 pub(super) use open_to_write::{OpenForWrite, OpenedWriter, WriteHandle};
+pub use read::{ReadCaller, ReadReply, SmallFileReads};
 
 /// The open files of a volume, and the operations on them.
 pub struct OpenFiles {

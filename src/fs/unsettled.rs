@@ -15,13 +15,13 @@
 //! *Invariant:* the journal lists a file before the kernel learns that a change of it was given up.
 //! A file leaves the list only when no thread can change it any more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::ino::Ino;
+use super::ino::{Ino, InoMap};
 use super::journal::Unflushed;
 use super::records::JournalEntry;
 use super::step_log::StepLog;
@@ -45,7 +45,7 @@ pub(super) struct UnsettledChanges {
 #[derive(Default)]
 pub(super) struct UnsettledFiles {
     /// Changes of this daemon that were given up and have not ended.
-    own_changes: HashMap<Ino, usize>,
+    own_changes: InoMap<usize>,
     /// Files that an earlier daemon may be changing.
     earlier_daemons: HashSet<Ino>,
 }

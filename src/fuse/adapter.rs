@@ -17,10 +17,10 @@ use super::MountOptions;
 use super::convert;
 use super::features::InitFeatures;
 use super::notifier::KernelNotifier;
-use super::raw_reply::RawReplies;
+use super::raw_reply::{RawReadReply, RawReplies};
 use super::resend::revert_earlier_try;
 use crate::backend::{RequestContext, RequestingThread};
-use crate::fs::Fs;
+use crate::fs::{Fs, SmallFileReads};
 
 /// The file system, and the caller that it serves.
 struct Call {
@@ -34,6 +34,7 @@ pub(super) struct Adapter {
     features: InitFeatures,
     attr_ttl: Duration,
     raw_replies: Arc<RawReplies>,
+    small_reads: SmallFileReads<RawReadReply>,
     notifier: Arc<KernelNotifier>,
 }
 
@@ -47,11 +48,13 @@ impl Adapter {
         let ttl = fs.attribute_ttl();
         fs.set_kernel_pages(Arc::new(replies.kernel_pages()));
         let replies = Arc::new(replies);
+        let small_reads = fs.open_files.small_reads();
         Self {
             fs,
             features: InitFeatures::new(options),
             attr_ttl: ttl,
             raw_replies: replies,
+            small_reads,
             notifier: kernel,
         }
     }

@@ -13,7 +13,7 @@ use fuser::{ReplyData, RequestId};
 use super::convert::errno;
 use super::device_fd;
 use crate::buffer::{Pipe, PipePool};
-use crate::fs::{FsResult, Ino, KernelPages, ReadData};
+use crate::fs::{FsResult, Ino, KernelPages, ReadBytes, ReadData, ReadReply};
 use crate::volume::ByteRange;
 
 /// Length of the header before a reply's data: `struct fuse_out_header` of the
@@ -44,24 +44,21 @@ impl KernelPages for DevicePages {
     }
 }
 
-impl RawReplies {
-    /// Answers the request `id`, to which `reply` belongs.
-    pub(super) fn reply_read(&self, id: RequestId, reply: ReplyData, answer: FsResult<ReadData>) {
-        match answer {
-            Ok(data) => self.send_data(id, reply, &data),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
+/// The reply to one READ.
+pub(super) struct RawReadReply {
+    replies: Arc<RawReplies>,
+    id: RequestId,
+    /// fuser's own reply to the same request.
+    reply: ReplyData,
+}
 
-    fn send_data(&self, id: RequestId, reply: ReplyData, data: &ReadData) {
-        let sent = match data.slices().as_deref() {
-            Some(slices) if slices.len() < MAX_SLICES => self.write_reply(id, data.len(), slices),
-            Some(_) => self.send_copied(id, data),
-            // Nothing has been taken from the data's pipes yet.
-            None => match self.reply_pipe() {
-                Some(pipe) => self.splice(pipe, id, data),
-                None => self.send_copied(id, data),
-            },
+impl ReadReply for RawReadReply {
+    fn send(self, answer: FsResult<ReadBytes<'_>>) {
+        let Self { replies, id, reply } = self;
+        let sent = match answer {
+            Ok(ReadBytes::Slice(bytes)) => replies.send_slice(id, bytes),
+            Ok(ReadBytes::Segments(data)) => replies.send_data(id, &data),
+            Err(error) => return reply.error(errno(error)),
         };
         match sent {
             // The kernel has its reply; dropping `reply` would send another one. Forgetting it
@@ -74,6 +71,31 @@ impl RawReplies {
                     _ => fuser::Errno::EIO,
                 });
             }
+        }
+    }
+}
+
+impl RawReplies {
+    /// The reply to the request `id`, to which `reply` belongs.
+    pub(super) fn to_read(self: Arc<Self>, id: RequestId, reply: ReplyData) -> RawReadReply {
+        RawReadReply { replies: self, id, reply }
+    }
+
+    fn send_slice(&self, id: RequestId, bytes: &[u8]) -> io::Result<()> {
+        let header = out_header(id, bytes.len());
+        rustix::io::writev(&self.device, &[IoSlice::new(&header), IoSlice::new(bytes)])?;
+        Ok(())
+    }
+
+    fn send_data(&self, id: RequestId, data: &ReadData) -> io::Result<()> {
+        match data.slices().as_deref() {
+            Some(slices) if slices.len() < MAX_SLICES => self.write_reply(id, data.len(), slices),
+            Some(_) => self.send_copied(id, data),
+            // Nothing has been taken from the data's pipes yet.
+            None => match self.reply_pipe() {
+                Some(pipe) => self.splice(pipe, id, data),
+                None => self.send_copied(id, data),
+            },
         }
     }
 

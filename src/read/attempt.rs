@@ -142,7 +142,7 @@ fn read_segment(
 }
 
 /// Bans a replica whose file ended early or is gone: it does not have this version.
-fn ban_if_truncated(
+pub(super) fn ban_if_truncated(
     fetch: &SegmentFetch,
     replica: ReplicaId,
     read: AttemptResult,
@@ -214,7 +214,7 @@ fn splice_range(
 
 /// Ends an attempt: makes room for the next one, then serves the requests that wait for it. Returns
 /// the next attempt for the calling thread at the same replica.
-fn finish_attempt(
+pub(super) fn finish_attempt(
     reader: &Arc<Reader>,
     fetch: &Arc<SegmentFetch>,
     attempt: AttemptId,
@@ -322,7 +322,7 @@ impl EndedAttempt {
     }
 
     fn count_delivery(&self, reader: &Reader, fetch: &SegmentFetch, bytes: u64) {
-        *fetch.file.last_delivery.lock() = Some(self.at);
+        fetch.file.last_delivery.set(self.at);
         let locality = match fetch.state.lock().holders {
             Some(holders) if holders.local.contains(self.replica) => ChunkLocality::Local,
             Some(_) => ChunkLocality::Remote,

@@ -122,21 +122,32 @@ impl Drop for Comparison {
     }
 }
 
+/// Whether the segment at `start` will be compared after `replica` has delivered it.
+pub(super) fn is_due(
+    reader: &Reader,
+    file: &VersionedFile,
+    start: u64,
+    replica: ReplicaId,
+) -> bool {
+    let Some(checker) = &reader.content_checker else { return false };
+    let check_state = &file.content_check;
+    let is_first = !check_state.checked.get().contains(replica);
+    // Not for a file of one segment: opening each small file on a second replica would double its
+    // cost.
+    is_first && file.version().size > reader.policy.segment
+        || segment_hash(check_state.key, start) < checker.hash_limit
+}
+
 /// Starts a comparison if one is due. Call it after a replica has delivered a segment and the
 /// waiting requests have their answers.
 pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, replica: ReplicaId) {
     let Some(checker) = &reader.content_checker else { return };
     let file = &fetch.file;
-    let check_state = &file.content_check;
-    let hash = segment_hash(check_state.key, fetch.range.start);
-    let is_first = !check_state.checked.get().contains(replica);
-    // Not for a file of one segment: opening each small file on a second replica would double its
-    // cost.
-    let is_due =
-        is_first && file.version().size > reader.policy.segment || hash < checker.hash_limit;
-    if !is_due || file.is_retired() {
+    if !is_due(reader, file, fetch.range.start, replica) || file.is_retired() {
         return;
     }
+    let check_state = &file.content_check;
+    let hash = segment_hash(check_state.key, fetch.range.start);
     let serving = file.candidates().and(reader.replicas.availability().usable);
     let Some(deciding) = serving.iter().next() else { return };
     if deciding == replica {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::attempt::MAX_INLINE_BYTES;
 use super::fetch::SegmentFetch;
-use super::{CallerThread, Dispatches, Reader, attempt};
+use super::{Dispatches, Reader, attempt};
 use crate::backend::InlinePermit;
 use crate::scheduler::Dispatch;
 
@@ -21,10 +21,10 @@ impl Reader {
     pub(super) fn take_inline(
         &self,
         mut sent: Dispatches,
-        thread: CallerThread,
+        may_inline: bool,
     ) -> (Dispatches, Option<InlineRead<'_>>) {
         let small = |sent: &Dispatch<_>| sent.bytes <= MAX_INLINE_BYTES;
-        if thread == CallerThread::MustQueue || !sent.last().is_some_and(small) {
+        if !may_inline || !sent.last().is_some_and(small) {
             return (sent, None);
         }
         let Some(leave) = self.replicas.inline_permits().try_acquire() else { return (sent, None) };

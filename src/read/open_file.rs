@@ -10,6 +10,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::fetch::{SegmentFetch, SharedSegments};
@@ -24,6 +25,19 @@ use crate::volume::ByteRange;
 pub struct OpenFile {
     file: Arc<VersionedFile>,
     segments: Arc<SharedSegments>,
+    /// Requests that are about to add segments.
+    announced: AtomicUsize,
+    /// Whether there may be any segment.
+    may_have_segments: AtomicBool,
+}
+
+/// The announcement of a request that adds segments; it ends when dropped.
+pub(super) struct SegmentsAnnounced<'a>(&'a OpenFile);
+
+impl Drop for SegmentsAnnounced<'_> {
+    fn drop(&mut self) {
+        self.0.announced.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Access to the file without its segments.
@@ -40,7 +54,36 @@ impl OpenFile {
     pub(super) fn new(params: FileParams, replicas: usize) -> Self {
         let file = Arc::new(VersionedFile::new(params, replicas));
         let segments = RankedMutex::new(LockRank::Segments, SegmentMap::default());
-        Self { file, segments: Arc::new(segments) }
+        Self {
+            file,
+            segments: Arc::new(segments),
+            announced: AtomicUsize::new(0),
+            may_have_segments: AtomicBool::new(false),
+        }
+    }
+
+    /// Announces that the caller is about to add segments. From now on no small read starts that
+    /// does not know of them; those in flight must be adopted before ([`super::small_reads`]).
+    pub(super) fn announce_segments(&self) -> SegmentsAnnounced<'_> {
+        self.announced.fetch_add(1, Ordering::AcqRel);
+        SegmentsAnnounced(self)
+    }
+
+    /// Whether `range` may have segments now.
+    pub(super) fn may_have_segments(&self, range: ByteRange) -> bool {
+        if self.announced.load(Ordering::Acquire) > 0 {
+            return true;
+        }
+        if !self.may_have_segments.load(Ordering::Acquire) {
+            return false;
+        }
+        let segments = self.segments.lock();
+        // A request that has announced itself since has seen older segments, and not this read.
+        let is_announced = self.announced.load(Ordering::Acquire) > 0;
+        if segments.iter().next().is_none() && !is_announced {
+            self.may_have_segments.store(false, Ordering::Release);
+        }
+        is_announced || segments.known(range).next().is_some()
     }
 
     /// Every replica has to open it again. Call this before any read.
@@ -79,6 +122,8 @@ impl OpenFile {
     ) -> Arc<SegmentFetch> {
         let file = Arc::clone(&self.file);
         let fetch = Arc::new(SegmentFetch::new(file, &self.segments, range, claim));
+        self.may_have_segments.store(true, Ordering::Release);
+        debug_assert!(segments.known(range).next().is_none(), "a segment over another one");
         segments.insert(Arc::clone(&fetch));
         fetch
     }

@@ -47,12 +47,3 @@ pub struct ReadPolicy {
     /// `shared` volumes.
     pub compare_share: Share,
 }
-
-/// How the read path may use the calling thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallerThread {
-    /// The thread may make an inline call on a replica.
-    MayInline,
-    /// The thread has other work.
-    MustQueue,
-}

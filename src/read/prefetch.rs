@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::open_file::OpenFile;
 use super::readahead::Advice;
+use super::small_reads::Overdraw;
 use super::split::{self, Piece};
 use super::{ReadHandle, Reader, reclaim};
 use crate::buffer::size_class;
@@ -47,6 +48,10 @@ impl Reader {
         }
         let mut fresh = Vec::new();
         let mut reached = advice.fetch.start;
+        let announced = file.announce_segments();
+        if !self.adopt_small_reads(file, advice.fetch, Overdraw::IfLate) {
+            return;
+        }
         {
             let mut segments = file.lock_segments();
             // The read may have been answered already, and the file closed.
@@ -68,6 +73,7 @@ impl Reader {
                 }
             }
         }
+        drop(announced);
         if reached < advice.fetch.end {
             self.eviction_queues.evict_stale(advice.fetch.end - reached, Instant::now());
         }

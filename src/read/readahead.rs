@@ -39,6 +39,11 @@ pub struct Advice {
 impl Advice {
     /// Nothing to do.
     pub const NONE: Self = Self { fetch: EMPTY, abandon: EMPTY };
+
+    /// Whether there is nothing to do.
+    pub fn is_none(&self) -> bool {
+        self.fetch.is_empty() && self.abandon.is_empty()
+    }
 }
 
 /// One handle's runs.

@@ -12,8 +12,41 @@ use crate::replicas::request_deadline::{Deadlines, RequestDeadline};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 use crate::volume::ByteRange;
 
-/// Receives the answer. Called once, on the thread that delivers the last byte or the error.
-pub type Sink = Box<dyn FnOnce(Result<ReadData, ReadError>) + Send>;
+/// The bytes that answer a read.
+pub enum ReadBytes<'a> {
+    /// In a buffer that is used again after the answer.
+    Slice(&'a [u8]),
+    /// In the segments that they were read into.
+    Segments(ReadData),
+}
+
+impl ReadBytes<'_> {
+    /// A copy of the bytes.
+    ///
+    /// # Errors
+    /// As [`ReadData::to_vec`].
+    pub fn to_vec(&self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Slice(bytes) => Ok(bytes.to_vec()),
+            Self::Segments(data) => data.to_vec(),
+        }
+    }
+}
+
+/// Receives the answer to a read.
+pub trait ReadCompletion: Send + 'static {
+    /// Called once, on the thread that delivers the last byte or the error.
+    fn complete(self, answer: Result<ReadBytes<'_>, ReadError>);
+}
+
+impl<F: FnOnce(Result<ReadBytes<'_>, ReadError>) + Send + 'static> ReadCompletion for F {
+    fn complete(self, answer: Result<ReadBytes<'_>, ReadError>) {
+        self(answer);
+    }
+}
+
+/// Receives the answer to a request. Called once, on the thread that delivers the last byte or the error.
+pub(super) type Sink = Box<dyn FnOnce(Result<ReadData, ReadError>) + Send>;
 
 /// The bytes of an answered read, in order, still in the buffers into which they were read. Some
 /// may be pages in a pipe, which can be taken once.

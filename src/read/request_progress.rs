@@ -72,7 +72,7 @@ impl Reader {
             let moved = match tickets_in_pools(fetch) {
                 before if before.is_empty() => self.scheduler.lock().last_delivery(replicas),
                 before => {
-                    before.into_iter().filter_map(at).max().max(*fetch.file.last_delivery.lock())
+                    before.into_iter().filter_map(at).max().max(fetch.file.last_delivery.get())
                 }
             };
             moved.filter(|at| *at > since)

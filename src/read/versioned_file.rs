@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::content_check_state::ContentCheckState;
+use super::delivery_time::DeliveryTime;
 use super::file_identity::FileIdentity;
 use super::replica_slot::{Descriptor, LastVersion, ReplicaSlot};
 use super::segment_timeouts::SegmentTimeouts;
@@ -69,7 +70,7 @@ pub struct VersionedFile {
     /// Whether segments that have been read are kept for other readers of the file.
     keep_segments: AtomicBool,
     /// When a segment of it was last delivered.
-    pub(super) last_delivery: Mutex<Option<Instant>>,
+    pub(super) last_delivery: DeliveryTime,
     /// Segments on which a read has just timed out.
     timeouts: SegmentTimeouts,
     /// Reports segments that are dropped unread.
@@ -126,7 +127,7 @@ impl VersionedFile {
             readers: AtomicUsize::new(1),
             is_retired: AtomicBool::new(false),
             keep_segments: AtomicBool::new(false),
-            last_delivery: Mutex::new(None),
+            last_delivery: DeliveryTime::default(),
             timeouts: SegmentTimeouts::default(),
             tracer: params.tracer,
             last_attr: Mutex::new(None),

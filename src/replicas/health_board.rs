@@ -139,6 +139,11 @@ impl HealthBoard {
         self.health.iter().all(|(id, health)| health.is_in_rotation() && is_settled(id))
     }
 
+    /// Whether no replica is in doubt: all are available, and none is suspect.
+    pub fn is_calm(&self) -> bool {
+        self.all_available() && self.suspects().is_empty()
+    }
+
     /// Replicas in the suspect state.
     pub fn suspects(&self) -> ReplicaSet {
         self.replicas_where(|health| health.state() == HealthState::Suspect)

@@ -45,16 +45,42 @@ pub fn is_late_for_reader(age: Duration, expected: Duration, watch: LatenessLimi
     age >= MIN_HEDGE_DELAY.max(expected.mul_f64(watch.late_factor)) / share
 }
 
+/// The buckets of actual over expected read times: from 0.5 to about 90, in steps of the square
+/// root of two.
+const BUCKETS: usize = 16;
+
+/// Numbers of reads by their actual over expected times.
+#[derive(Clone, Debug, Default)]
+pub struct LatenessCounts([u32; BUCKETS]);
+
+impl LatenessCounts {
+    /// Records a read that took `took`.
+    pub fn add(&mut self, took: Duration, expected: Duration) {
+        // Below a millisecond the ratio shows only the resolution of the clock.
+        let expected = expected.max(Duration::from_millis(1));
+        let step = match took * 2 <= expected {
+            true => 0,
+            false => {
+                let ratio = took.as_secs_f64() / expected.as_secs_f64();
+                let steps = (2.0 * (2.0 * ratio).log2()).ceil();
+                steps.clamp(0.0, (BUCKETS - 1) as f64) as usize
+            }
+        };
+        self.0[step] = self.0[step].saturating_add(1);
+    }
+
+    fn total(&self) -> u32 {
+        self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
 /// A histogram of actual over expected read times of a replica, over about the last thousand reads.
 #[derive(Clone, Debug, Default)]
 pub struct LatenessHistogram {
-    counts: [u32; Self::BUCKETS],
+    counts: LatenessCounts,
 }
 
 impl LatenessHistogram {
-    /// From 0.5 to about 90, in steps of the square root of two.
-    const BUCKETS: usize = 16;
-
     /// At this number of samples their weight is halved.
     const MAX_SAMPLES: u32 = 1000;
 
@@ -63,24 +89,31 @@ impl LatenessHistogram {
 
     /// Records a read that took `took`.
     pub fn add(&mut self, took: Duration, expected: Duration) {
-        // Below a millisecond the ratio shows only the resolution of the clock.
-        let expected = expected.as_secs_f64().max(1e-3);
-        let steps = (2.0 * (2.0 * took.as_secs_f64() / expected).log2()).ceil();
-        let step = steps.clamp(0.0, (Self::BUCKETS - 1) as f64) as usize;
-        self.counts[step] += 1;
-        if self.counts.iter().sum::<u32>() >= Self::MAX_SAMPLES {
-            self.counts = self.counts.map(|count| count / 2);
+        self.counts.add(took, expected);
+        self.halve_if_full();
+    }
+
+    /// Records many reads.
+    pub fn merge(&mut self, reads: &LatenessCounts) {
+        let sums = self.counts.0.iter_mut().zip(reads.0);
+        sums.for_each(|(sum, count)| *sum = sum.saturating_add(count));
+        self.halve_if_full();
+    }
+
+    fn halve_if_full(&mut self) {
+        while self.counts.total() >= Self::MAX_SAMPLES {
+            self.counts.0 = self.counts.0.map(|count| count / 2);
         }
     }
 
     /// The multiple of the expected completion after which a read is late.
     pub fn late_factor(&self) -> f64 {
-        let all: u32 = self.counts.iter().sum();
+        let all = self.counts.total();
         if all < Self::MIN_SAMPLES {
             return MAX_LATE_FACTOR;
         }
         let mut above = all;
-        for (step, count) in self.counts.iter().enumerate() {
+        for (step, count) in self.counts.0.iter().enumerate() {
             above -= count;
             if above <= all / 100 {
                 let exceeded_by_few = 0.5 * (step as f64 / 2.0).exp2();

@@ -33,7 +33,7 @@ const RUN_STICKINESS: f64 = 2.0;
 
 /// How much sooner a remote candidate must complete a segment than a local one. A smaller
 /// difference is noise in the estimates, and a chunk is better read where it is.
-const MIN_REMOTE_SPEEDUP: f64 = 1.25;
+pub(super) const MIN_REMOTE_SPEEDUP: f64 = 1.25;
 
 /// Segments lent to a remote candidate at a time, besides those that fill its latency. All of them
 /// may come from the one disk that the local candidate reads as well. Then they gain nothing, and
@@ -49,7 +49,7 @@ const MIN_REMOTE_RATE_SHARE: f64 = 0.45;
 
 /// Seconds that an open takes besides the latency of a round trip, for a path lookup and an open
 /// file on either side.
-const OPEN_SECS: f64 = 50e-6;
+pub(super) const OPEN_SECS: f64 = 50e-6;
 
 /// A latency of fewer seconds is no reason to open a small file on another replica. The first read
 /// on a replica starts a thread there. If all others then went elsewhere, it would remain the only

@@ -107,6 +107,34 @@ impl ReplicaLoad {
     }
 }
 
+/// The time of a read, seconds, and its bytes.
+pub type ReadTime = (f64, u64);
+
+/// The fastest of several reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FastestReads {
+    /// How many there were.
+    pub count: u32,
+    /// The fastest of all.
+    pub any: Option<ReadTime>,
+    /// The fastest of those that had the replica to themselves.
+    pub alone: Option<ReadTime>,
+}
+
+impl FastestReads {
+    /// Adds a read.
+    pub fn add(&mut self, read: ReadTime, is_alone: bool) {
+        let is_faster = |known: Option<ReadTime>| known.is_none_or(|(least, _)| read.0 < least);
+        self.count = self.count.saturating_add(1);
+        if is_faster(self.any) {
+            self.any = Some(read);
+        }
+        if is_alone && is_faster(self.alone) {
+            self.alone = Some(read);
+        }
+    }
+}
+
 /// A read in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlightRead {
@@ -185,11 +213,13 @@ impl ReplicaEstimate {
         self.advance_busy_clock(sent.at);
         self.lone_read_since = self.reads_in_flight.is_empty().then_some(sent.at);
         self.bytes_in_flight[sent.locality] += sent.bytes;
-        self.reads_in_flight.push(sent);
+        // A small read may be reported late.
+        let place = self.reads_in_flight.partition_point(|known| known.at <= sent.at);
+        self.reads_in_flight.insert(place, sent);
         if self.is_large(sent.bytes) {
             self.large_in_flight += 1;
         }
-        self.last_activity = sent.at;
+        self.last_activity = self.last_activity.max(sent.at);
     }
 
     /// Records a read that delivered `delivered` bytes. Returns its service time: the time since
@@ -231,6 +261,26 @@ impl ReplicaEstimate {
             self.fastest_alone[sent.locality].add(now, read);
         }
         service
+    }
+
+    /// Adds bytes that small reads delivered until `last`.
+    pub fn add_small_bytes(&mut self, bytes: u64, last: Instant) {
+        if self.large_in_flight > 0 {
+            self.small_bytes += bytes;
+        }
+        self.last_activity = self.last_activity.max(last);
+        self.last_delivery = self.last_delivery.max(Some(last));
+    }
+
+    /// Adds small reads until `last`.
+    pub fn add_fastest(&mut self, locality: Locality, last: Instant, reads: &FastestReads) {
+        if let Some(fastest) = reads.any {
+            self.fastest[locality].add_many(last, fastest, reads.count);
+        }
+        // Large reads may have been in flight beside it.
+        if let Some(alone) = reads.alone.filter(|_| self.reads_in_flight.is_empty()) {
+            self.fastest_alone[locality].add_many(last, alone, reads.count);
+        }
     }
 
     /// Drops all measurements.
@@ -394,7 +444,7 @@ impl ReplicaEstimate {
         if self.large_in_flight > 0 {
             self.busy += now.saturating_duration_since(self.busy_updated_at);
         }
-        self.busy_updated_at = now;
+        self.busy_updated_at = self.busy_updated_at.max(now);
     }
 
     fn rates(&self, now: Instant) -> PerLocality<f64> {
@@ -445,7 +495,7 @@ struct FastestRead {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct HalfWindow {
-    fastest: Option<(f64, u64)>,
+    fastest: Option<ReadTime>,
     read_count: u32,
 }
 
@@ -454,20 +504,25 @@ impl FastestRead {
         Self { since: now, current: HalfWindow::default(), previous: HalfWindow::default() }
     }
 
-    fn add(&mut self, now: Instant, read: (f64, u64)) {
+    fn add(&mut self, now: Instant, read: ReadTime) {
+        self.add_many(now, read, 1);
+    }
+
+    /// Adds the fastest of `reads` reads.
+    fn add_many(&mut self, now: Instant, read: ReadTime, reads: u32) {
         if now.saturating_duration_since(self.since) > LATENCY_MEMORY / 2 {
             if self.current.fastest.is_some() {
                 self.previous = std::mem::take(&mut self.current);
             }
             self.since = now;
         }
-        self.current.read_count = self.current.read_count.saturating_add(1);
+        self.current.read_count = self.current.read_count.saturating_add(reads);
         if self.current.fastest.is_none_or(|(least, _)| read.0 < least) {
             self.current.fastest = Some(read);
         }
     }
 
-    fn get(&self) -> Option<(f64, u64)> {
+    fn get(&self) -> Option<ReadTime> {
         match (self.current.fastest, self.previous.fastest) {
             (Some(a), Some(b)) => Some(if a.0 <= b.0 { a } else { b }),
             (a, b) => a.or(b),

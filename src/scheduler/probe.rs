@@ -13,7 +13,7 @@ use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 /// A replica that was not asked for this long is probed with a real segment. That is often enough
 /// to use a recovered replica again within seconds. It is seldom enough that a replica a hundred
 /// times too slow costs only an occasional hedge.
-const PROBE_AFTER: Duration = Duration::from_secs(2);
+pub(super) const PROBE_AFTER: Duration = Duration::from_secs(2);
 
 /// The same for a segment that its node does not hold, if it has read such a segment before: other
 /// replicas normally read these.

@@ -36,6 +36,8 @@ pub(crate) enum LockRank {
     JournalFile,
     /// `fs`: the entries that are not in the journal's file yet.
     JournalQueue,
+    /// `read`: one thread's small read.
+    SmallRead,
     /// `read`: the segments of one file.
     Segments,
     /// `read`: the scheduler.

@@ -45,6 +45,23 @@ impl<T> RankedMutex<T> {
     }
 }
 
+impl<T> RankedMutex<T> {
+    /// The mutex, if it is free.
+    ///
+    /// # Panics
+    /// As [`RankedMutex::lock`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
+        #[cfg(debug_assertions)]
+        held::assert_none_from(self.rank);
+        Some(RankedMutexGuard {
+            value: self.mutex.try_lock()?,
+            #[cfg(debug_assertions)]
+            _held: held::HeldRank::new(self.rank),
+        })
+    }
+}
+
 impl<T> Deref for RankedMutexGuard<'_, T> {
     type Target = T;
 

@@ -15,7 +15,7 @@ use fanfs::fs::{Fs, FsResult, Ino, OpenedFile, WriteRequest, run};
 use fanfs::volume::ByteRange;
 use tokio::runtime::Runtime;
 
-use crate::{answer, entry, read, volume_with, waits_until};
+use crate::{answer, entry, read, start_read, volume_with, waits_until};
 
 const ME: RequestContext = RequestContext::DAEMON;
 
@@ -120,8 +120,8 @@ fn a_read_after_a_write_sees_the_new_data() {
             // One that arrives before the write does not wait.
             let waits = (0..100).any(|_| {
                 let send = send.clone();
-                fs.open_files.read(file.handle, ByteRange::at(0, 3), 0, move |data| {
-                    send.send(data.map(|data| data.to_vec().unwrap())).unwrap();
+                start_read(&fs, file.handle, ByteRange::at(0, 3), move |data| {
+                    send.send(data).unwrap();
                 });
                 receive.recv_timeout(Duration::from_millis(500)).is_err()
             });

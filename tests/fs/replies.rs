@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fanfs::backend::{OpenAccess, RequestContext, SyncMode, WriteOpenOptions};
 use fanfs::config::CachePolicy;
-use fanfs::fs::{OpenedFile, WriteRequest};
+use fanfs::fs::{FsResult, OpenedFile, ReadBytes, ReadCaller, WriteRequest};
 use fanfs::volume::ByteRange;
 
 use crate::{answer, ask, entry, open, volume};
@@ -30,7 +30,7 @@ fn a_write_does_not_start_while_a_reply_is_sent() {
     let (answered, written) = channel();
     let (sent, reply) = channel();
     let (of, file) = (Arc::clone(&fs), path.clone());
-    fs.open_files.read(reader.handle, ByteRange::at(0, 3), 0, move |data| {
+    let respond = move |data: FsResult<ReadBytes<'_>>| {
         let how = WriteOpenOptions {
             access: OpenAccess::Write,
             truncate: false,
@@ -52,7 +52,9 @@ fn a_write_does_not_start_while_a_reply_is_sent() {
         });
         std::thread::sleep(A_WHILE);
         sent.send((data.unwrap().to_vec().unwrap(), fs::read(file).unwrap())).unwrap();
-    });
+    };
+    let caller = ReadCaller { process: 0, small_reads: None };
+    fs.open_files.read(reader.handle, ByteRange::at(0, 3), caller, respond);
     let (data, meanwhile) = reply.recv().unwrap();
     assert_eq!((&data[..], &meanwhile[..]), (&b"old"[..], &b"old"[..]), "it was written meanwhile");
     assert_eq!(written.recv().unwrap(), Ok(3));

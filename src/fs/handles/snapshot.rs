@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::{DirHandle, FileHandle, Handle, Handles, OpenInode, OpenInodeEntry};
 use crate::backend::{Credentials, InodeIdentity, LazyFile, SyncMode};
-use crate::fs::cache_mode::CacheMode;
+use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
 use crate::fs::error::Errno;
 use crate::fs::file_transfer::{FilesToSend, ReceivedFiles, SnapshotError};
 use crate::fs::ino::Ino;
@@ -182,17 +183,17 @@ impl Handles {
                         inode.add_writer(Arc::clone(writer));
                     }
                     let cached = over.inodes.cache_validity(ino).filter(|_| is_current).cloned();
-                    Handle::File(FileHandle {
+                    Handle::File(Arc::new(FileHandle {
                         ino,
                         inode,
                         cache_validity: cached.unwrap_or_default(),
                         cache_mode,
-                        read_stats: Arc::default(),
+                        read_stats: ReadSizeStats::default(),
                         read_handle: Arc::new(over.reader.new_handle()),
                         credentials,
-                        is_closing: Arc::default(),
+                        is_closing: AtomicBool::default(),
                         writer,
-                    })
+                    }))
                 }
             };
             self.open.lock().insert(number, restored);

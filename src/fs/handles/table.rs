@@ -6,12 +6,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
+use foldhash::fast::RandomState;
+
 use super::Handle;
 use crate::fs::ino::Ino;
 
 #[derive(Default)]
 pub(super) struct HandleTable {
-    handles: HashMap<u64, Handle>,
+    handles: HashMap<u64, Handle, RandomState>,
     /// The numbers of each inode's handles.
     by_inode: BTreeSet<(Ino, u64)>,
     /// The numbers of each inode's handles that may write.

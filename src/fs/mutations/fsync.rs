@@ -44,7 +44,7 @@ impl Mutations {
     /// fsync(2) through a descriptor that cannot write, on a writable volume.
     async fn fsync_on_write_replica(
         &self,
-        file: FileHandle,
+        file: Arc<FileHandle>,
         write: WritePolicy,
         data_only: bool,
     ) -> FsResult<()> {
@@ -98,7 +98,7 @@ impl Mutations {
         mutation: FileMutation<'static>,
     ) -> FsResult<()> {
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
-        let Some(writer) = file.writer else { return Ok(()) };
+        let Some(writer) = &file.writer else { return Ok(()) };
         if let Some(errno) = writer.take_deferred_error() {
             return Err(errno);
         }

@@ -89,7 +89,7 @@ impl Mutations {
             inode.gate.appends.lock().truncate_to(size);
         }
         let writer = match handle {
-            Some(handle) => self.tables.handles.file(handle).ok_or(Errno::BADF)?.writer,
+            Some(handle) => self.tables.handles.file(handle).ok_or(Errno::BADF)?.writer.clone(),
             None => None,
         };
         // When the kernel truncates a file that was just opened, it names no handle.

@@ -90,7 +90,7 @@ impl Mutations {
     ) -> FsResult<T> {
         let write = self.tables.write_policy()?;
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
-        let writer = file.writer.ok_or(Errno::BADF)?;
+        let writer = file.writer.as_ref().ok_or(Errno::BADF)?;
         let is_exclusive = lock != ChangeLock::Shared;
         if is_exclusive {
             file.is_closing.store(false, Ordering::Relaxed);
@@ -134,8 +134,8 @@ impl Mutations {
         let own = Arc::clone(self);
         // Before waiting for room: reads that arrive meanwhile come after this write.
         let file = self.tables.handles.file(handle);
-        let is_cached = |file: &FileHandle| file.cache_mode() == CacheMode::Kernel;
-        let cached = file.clone().filter(is_cached);
+        let is_cached = |file: &&Arc<FileHandle>| file.cache_mode() == CacheMode::Kernel;
+        let cached = file.as_ref().filter(is_cached);
         let arrived = cached.map(|file| file.inode.gate.track_write(request.copied_range()));
         let part = match request.append && request.is_part {
             true => file.map(|file| {

@@ -14,12 +14,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::OpenFiles;
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, RequestContext};
-use crate::fs::cache_mode::CacheMode;
+use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
 use crate::fs::handles::{FileHandle, OpenMethod, OpenOutcome};
@@ -328,10 +328,10 @@ impl OpenFiles {
             inode,
             cache_validity,
             cache_mode,
-            read_stats: Arc::default(),
+            read_stats: ReadSizeStats::default(),
             read_handle: Arc::new(self.tables.reader.new_handle()),
             credentials: request.credentials().clone(),
-            is_closing: Arc::default(),
+            is_closing: AtomicBool::default(),
             writer: None,
         };
         let handle = self.tables.handles.insert_file(handle, request.request);

@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{OpenFiles, OpenedFile};
 use crate::backend::{
     Attr, Backend, Credentials, Lane, RequestContext, SyncMode, WritableFile, WriteOpenOptions,
 };
-use crate::fs::cache_mode::CacheMode;
+use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
 use crate::fs::handles::{FileHandle, OpenInode, OpenMethod, OpenOutcome};
@@ -81,7 +81,7 @@ impl OpenFiles {
 
     pub(in crate::fs) fn opened_file_of(&self, handle: HandleId) -> OpenedFile {
         let file = self.tables.handles.file(handle);
-        let cache_mode = file.as_ref().map_or(CacheMode::Kernel, FileHandle::cache_mode);
+        let cache_mode = file.as_ref().map_or(CacheMode::Kernel, |file| file.cache_mode());
         let keep_cache = file.is_some_and(|file| file.cache_validity.is_valid());
         OpenedFile { handle, cache_mode, keep_cache, backing: None, is_writable: true }
     }
@@ -139,10 +139,10 @@ impl OpenFiles {
             inode: Arc::clone(&inode),
             cache_validity: entered.cache_validity,
             cache_mode,
-            read_stats: Arc::default(),
+            read_stats: ReadSizeStats::default(),
             read_handle: Arc::new(self.tables.reader.new_handle()),
             credentials: writer.credentials.clone(),
-            is_closing: Arc::default(),
+            is_closing: AtomicBool::default(),
             writer: Some(Arc::clone(&writer)),
         };
         let handle = self.tables.handles.insert_file(handle, request);

@@ -12,7 +12,9 @@ use crate::fs::handle_id::HandleId;
 use crate::fs::handles::{FileHandle, ReadSource};
 use crate::fs::namespace::{AttrRequest, AttrSource};
 use crate::fs::write_gate::Writer;
-use crate::read::{CallerThread, ReadData, ReadError, ReadParams, RequestOrigin};
+use crate::read::{
+    CallerThread, ReadBytes, ReadCompletion, ReadError, ReadParams, RequestOrigin, SmallReads,
+};
 use crate::replicas::metadata_client::RunAs;
 use crate::replicas::task;
 use crate::volume::{ByteRange, ReplicaId};
@@ -40,7 +42,7 @@ impl ReadAttempt {
 
 /// A read of an open file.
 struct FileRead {
-    file: FileHandle,
+    file: Arc<FileHandle>,
     range: ByteRange,
     /// When the read arrived. Its deadline counts from here, also if the read is repeated.
     since: Instant,
@@ -60,20 +62,65 @@ impl FileRead {
     }
 }
 
+/// The reply to a read.
+pub trait ReadReply: Send + 'static {
+    /// Sends it.
+    fn send(self, answer: FsResult<ReadBytes<'_>>);
+}
+
+impl<F: FnOnce(FsResult<ReadBytes<'_>>) + Send + 'static> ReadReply for F {
+    fn send(self, answer: FsResult<ReadBytes<'_>>) {
+        self(answer);
+    }
+}
+
+/// A read that is in the read path, and its reply.
+struct PendingRead<R> {
+    files: Arc<OpenFiles>,
+    read: FileRead,
+    epoch: u64,
+    reply: R,
+}
+
+impl<R: ReadReply> ReadCompletion for PendingRead<R> {
+    fn complete(self, answer: Result<ReadBytes<'_>, ReadError>) {
+        let Self { files, read, epoch, reply } = self;
+        files.finish_read(read, epoch, answer, reply);
+    }
+}
+
+/// The small reads in flight of one session.
+pub struct SmallFileReads<R>(Arc<SmallReads<PendingRead<R>>>);
+
+/// The thread that asks for a read.
+pub struct ReadCaller<'a, R> {
+    /// The process that reads, or one of its threads.
+    pub process: u32,
+    /// The small reads of the session, if the calling thread is one of its threads.
+    pub small_reads: Option<&'a SmallFileReads<R>>,
+}
+
 impl OpenFiles {
-    /// Reads a range of an open file for `process`, which may be one of its threads. Fewer bytes
-    /// come only at the end of the file. A small read may run on the calling thread, if enough
-    /// other threads are left to take requests.
+    /// Makes the slots for the small reads of a session.
+    pub fn small_reads<R: ReadReply>(&self) -> SmallFileReads<R> {
+        SmallFileReads(SmallReads::new(&self.tables.reader))
+    }
+
+    /// Reads a range of an open file. Fewer bytes come only at the end of the file. A small read
+    /// may run on the calling thread, if enough other threads are left to take requests.
     ///
     /// This is the fast path: a read that succeeds at the first attempt makes no future.
-    pub fn read(
+    pub fn read<R: ReadReply>(
         self: &Arc<Self>,
         handle: HandleId,
         range: ByteRange,
-        process: u32,
-        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+        caller: ReadCaller<'_, R>,
+        reply: R,
     ) {
-        let Some(file) = self.tables.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        let process = caller.process;
+        let Some(file) = self.tables.handles.file(handle) else {
+            return reply.send(Err(Errno::BADF));
+        };
         file.cache_validity.mark_read();
         file.is_closing.store(false, Ordering::Relaxed);
         let now = Instant::now();
@@ -83,7 +130,7 @@ impl OpenFiles {
         let current = match read.file.inode.read_source(read.file.writer.as_ref()) {
             ReadSource::AnyReplica(current, _) => current,
             ReadSource::WriteReplica(writer) => {
-                return self.start_read_from_write_replica(read, writer, done);
+                return self.start_read_from_write_replica(read, writer, reply);
             }
         };
         // The file may have grown since.
@@ -97,7 +144,7 @@ impl OpenFiles {
                 let look = read.attr_request(AttrSource::Path);
                 // If this fails, the read returns the error.
                 let _ = files.namespace.getattr_with_handle(look, Some(handle)).await;
-                files.attempt_read(read, done);
+                files.attempt_read(read, CallerThread::MustQueue, reply);
             });
         } else if is_direct && is_due(self.tables.policy.attribute_ttl.max(MIN_REVALIDATE_INTERVAL))
         {
@@ -108,22 +155,28 @@ impl OpenFiles {
                     // Delays the next check, so reads do not wait for it again soon.
                     read.file.inode.mark_checked();
                 }
-                files.attempt_read(read, done);
+                files.attempt_read(read, CallerThread::MustQueue, reply);
             });
         } else {
-            self.attempt_read(read, done);
+            let thread = match caller.small_reads {
+                Some(small_reads) => CallerThread::Session(&*small_reads.0),
+                None => CallerThread::MustQueue,
+            };
+            self.attempt_read(read, thread, reply);
         }
     }
 
-    fn attempt_read(
+    /// From the second attempt on, a replica's thread calls this, which has other work.
+    fn attempt_read<R: ReadReply>(
         self: &Arc<Self>,
         read: FileRead,
-        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+        thread: CallerThread<'_, PendingRead<R>>,
+        reply: R,
     ) {
         let (current, epoch) = match read.file.inode.read_source(read.file.writer.as_ref()) {
             ReadSource::AnyReplica(current, epoch) => (current, epoch),
             ReadSource::WriteReplica(writer) => {
-                return self.start_read_from_write_replica(read, writer, done);
+                return self.start_read_from_write_replica(read, writer, reply);
             }
         };
         let params = ReadParams {
@@ -132,15 +185,9 @@ impl OpenFiles {
             fails_fast_on_stale: read.attempt != ReadAttempt::Final || self.tables.can_write(),
             origin: read.origin,
         };
-        // From the second attempt on, a replica's thread runs this.
-        let thread = match read.attempt {
-            ReadAttempt::First => CallerThread::MayInline,
-            ReadAttempt::Retry | ReadAttempt::Final => CallerThread::MustQueue,
-        };
-        let files = Arc::clone(self);
         let read_handle = Arc::clone(&read.file.read_handle);
-        let sink = Box::new(move |answer| files.finish_read(read, epoch, answer, done));
-        self.tables.reader.read(&current, &read_handle, params, thread, sink);
+        let pending = PendingRead { files: Arc::clone(self), read, epoch, reply };
+        self.tables.reader.read(&current, &read_handle, params, thread, pending);
     }
 
     /// Replies to a read that began in `epoch`, or repeats it.
@@ -148,47 +195,45 @@ impl OpenFiles {
         self: &Arc<Self>,
         mut read: FileRead,
         epoch: u64,
-        answer: Result<ReadData, ReadError>,
-        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+        answer: Result<ReadBytes<'_>, ReadError>,
+        reply: impl ReadReply,
     ) {
         let inode = Arc::clone(&read.file.inode);
         match answer {
-            Err(error @ (ReadError::Deadline | ReadError::Stopped)) => done(Err(error.into())),
+            Err(error @ (ReadError::Deadline | ReadError::Stopped)) => {
+                reply.send(Err(error.into()))
+            }
             // A writer has opened it: the bytes may be from before and after a write.
             _ if !inode.is_same_epoch(epoch) => {
                 read.attempt = read.attempt.next();
-                self.attempt_read(read, done);
+                self.attempt_read(read, CallerThread::MustQueue, reply);
             }
             Ok(data) => match inode.block_writes(epoch) {
                 // Pages of a replica are not copied before they are sent.
-                Some(_writes_blocked) => done(Ok(data)),
+                Some(_writes_blocked) => reply.send(Ok(data)),
                 // A change is running.
-                None => self.start_read_from_write_replica(read, None, done),
+                None => self.start_read_from_write_replica(read, None, reply),
             },
             Err(error) if error.is_version_mismatch() && read.attempt != ReadAttempt::Final => {
-                self.start_read_of_current_version(read, done);
+                self.start_read_of_current_version(read, reply);
             }
             // The file changes faster than all replicas can open it. The write replica's mount
             // knows the current version.
             Err(error) if error.is_version_mismatch() && self.tables.can_write() => {
-                self.start_read_from_write_replica(read, None, done);
+                self.start_read_from_write_replica(read, None, reply);
             }
-            Err(error) => done(Err(error.into())),
+            Err(error) => reply.send(Err(error.into())),
         }
     }
 
     /// No replica has this version any more: looks up the current one and reads it.
-    fn start_read_of_current_version(
-        self: &Arc<Self>,
-        mut read: FileRead,
-        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
-    ) {
+    fn start_read_of_current_version(self: &Arc<Self>, mut read: FileRead, reply: impl ReadReply) {
         let files = Arc::clone(self);
         read.attempt = ReadAttempt::Final;
         task::run(async move {
             match files.namespace.getattr_as(read.attr_request(AttrSource::Reopen)).await {
-                Ok(_) => files.attempt_read(read, done),
-                Err(errno) => done(Err(errno)),
+                Ok(_) => files.attempt_read(read, CallerThread::MustQueue, reply),
+                Err(errno) => reply.send(Err(errno)),
             }
         });
     }
@@ -197,12 +242,13 @@ impl OpenFiles {
         self: &Arc<Self>,
         read: FileRead,
         writer: Option<Arc<Writer>>,
-        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+        reply: impl ReadReply,
     ) {
         let files = Arc::clone(self);
         task::run(async move {
             let FileRead { file, range, since, .. } = read;
-            done(files.read_from_write_replica(file, writer, range, since).await);
+            let data = files.read_from_write_replica(file, writer, range, since).await;
+            reply.send(data.map(ReadBytes::Segments));
         });
     }
 

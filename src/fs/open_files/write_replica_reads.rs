@@ -28,7 +28,7 @@ impl OpenFiles {
     /// Reads a file that is open for writing, after the writes that arrived earlier.
     pub(in crate::fs) async fn read_from_write_replica(
         &self,
-        file: FileHandle,
+        file: Arc<FileHandle>,
         writer: Option<Arc<Writer>>,
         range: ByteRange,
         since: Instant,
@@ -60,7 +60,7 @@ impl OpenFiles {
     /// The next data or hole of a file that is open for writing.
     pub(in crate::fs) async fn lseek_on_write_replica(
         &self,
-        file: FileHandle,
+        file: Arc<FileHandle>,
         writer: Option<Arc<Writer>>,
         offset: u64,
         to: SeekTo,
@@ -72,7 +72,7 @@ impl OpenFiles {
     /// Runs `op` on the write replica's descriptor of a file that is open for writing.
     async fn run_on_write_replica<T: Send + 'static>(
         &self,
-        file: FileHandle,
+        file: Arc<FileHandle>,
         writer: Option<Arc<Writer>>,
         lane: Lane,
         since: Instant,

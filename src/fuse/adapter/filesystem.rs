@@ -16,7 +16,7 @@ use super::file_locks::LockCall;
 use super::{Adapter, Call};
 use crate::backend::{SetAttr, TreeMutation};
 use crate::fs::{
-    CopyRequest, CreateRequest, Errno, FallocateRequest, LockWait, WriteRequest,
+    CopyRequest, CreateRequest, Errno, FallocateRequest, LockWait, ReadCaller, WriteRequest,
     run_on_session_thread,
 };
 use crate::fuse::convert::{
@@ -81,10 +81,9 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let range = ByteRange::at(offset, size.into());
-        let id = req.unique();
-        let replies = Arc::clone(&self.raw_replies);
-        let done = move |answer| replies.reply_read(id, reply, answer);
-        self.fs_for(req).open_files.read(handle_id(number, handle), range, req.pid(), done);
+        let reply = Arc::clone(&self.raw_replies).to_read(req.unique(), reply);
+        let caller = ReadCaller { process: req.pid(), small_reads: Some(&self.small_reads) };
+        self.fs_for(req).open_files.read(handle_id(number, handle), range, caller, reply);
     }
 
     fn release(
