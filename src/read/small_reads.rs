@@ -39,6 +39,7 @@ use super::{Reader, content_check, fetch_queue};
 use crate::backend::{Backend, BackendError, BackendFile, InlinePermit, Replica, report_progress};
 use crate::buffer::{Reservation, SegmentData, size_class};
 use crate::replicas::{PendingWork, Ticked};
+use crate::scheduler::estimate;
 use crate::scheduler::rate::Locality;
 use crate::scheduler::small_reads::{SmallReadChoice, SmallReadDelivery, SmallReadRequest};
 use crate::scheduler::{AttemptId, Dispatch};
@@ -306,9 +307,13 @@ impl<C: ReadCompletion> Ticked for SmallReads<C> {
 }
 
 impl Reader {
-    /// Whether the read may skip the segments: it is small, and nothing that needs a segment is on.
+    /// Whether the read may skip the segments: it is small, measures no rate, and nothing that needs
+    /// a segment is on.
     fn may_be_small_read(&self, range: ByteRange) -> bool {
-        range.len() <= MAX_INLINE_BYTES && self.replicas.is_calm() && !self.tracer.is_on()
+        range.len() <= MAX_INLINE_BYTES
+            && !estimate::is_large(range.len(), self.policy.segment)
+            && self.replicas.is_calm()
+            && !self.tracer.is_on()
     }
 
     /// The holders of the chunk in which the read begins, as far as they are known.

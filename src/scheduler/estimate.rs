@@ -107,6 +107,11 @@ impl ReplicaLoad {
     }
 }
 
+/// Whether a read of `bytes` says anything about the rate, if segments usually have `segment` bytes.
+pub fn is_large(bytes: u64, segment: u64) -> bool {
+    bytes >= segment / 4
+}
+
 /// The time of a read, seconds, and its bytes.
 pub type ReadTime = (f64, u64);
 
@@ -205,7 +210,7 @@ impl ReplicaEstimate {
 
     /// Whether a read of `bytes` says anything about the rate.
     fn is_large(&self, bytes: u64) -> bool {
-        bytes >= self.limits.segment / 4
+        is_large(bytes, self.limits.segment)
     }
 
     /// Records a read that was sent.

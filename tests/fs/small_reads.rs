@@ -241,6 +241,25 @@ fn a_small_read_joins_a_segment_that_is_being_fetched() {
     assert_eq!(rig.reads_of_first() - read_before, 1);
 }
 
+/// The segments of this volume have 64 KiB: a read of a quarter measures the replica's rate.
+#[test]
+fn a_read_that_measures_the_rate_is_not_small() {
+    let rig = Rig::new(1);
+    rig.hang(0);
+    let (send, answer) = channel();
+    let (fs, small_reads, handle) =
+        (Arc::clone(&rig.volume.fs), Arc::clone(&rig.small_reads), rig.handle);
+    std::thread::spawn(move || {
+        let caller = ReadCaller { process: 0, small_reads: Some(&small_reads) };
+        fs.open_files.read(handle, ByteRange::at(32 * BLOCK, 4 * BLOCK), caller, Reply(send));
+    });
+    waits_until("the read hangs", || rig.gauges().in_flight == 1);
+    assert_eq!(rig.small_calls(), 0);
+    rig.heal();
+    assert_eq!(answer.recv().unwrap(), Ok((32..36).flat_map(block).collect()));
+    rig.expect_quiet();
+}
+
 #[test]
 fn a_failed_small_read_is_retried_elsewhere() {
     let rig = Rig::new(2);
