@@ -227,7 +227,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 proptest! {
     // Each case mounts once; together they take some ten seconds.
-    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_mount_matches_the_model(

@@ -80,7 +80,7 @@ fn fsx_reads_its_own_writes_back() {
         return;
     }
     let long = std::env::var("FANFS_FSX").ok().map(|operations| operations.parse().unwrap());
-    let (seeds, operations) = if long.is_some() { (10, long) } else { (4, Some(25_000)) };
+    let (seeds, operations) = if long.is_some() { (10, long) } else { (4, Some(10_000)) };
     let volumes = [(1, KERNEL), (3, DIRECT), (3, KERNEL), (1, DIRECT)];
     for (seed, (replicas, cache)) in (1..=seeds).zip(volumes.into_iter().cycle()) {
         let rig = volume(replicas, cache);
@@ -137,7 +137,7 @@ fn permissions_match_the_replica() {
 /// `FANFS_READS=1000000` for a long run.
 #[test]
 fn readers_see_data_written_before_their_open() {
-    let reads = std::env::var("FANFS_READS").map_or(50_000, |reads| reads.parse().unwrap());
+    let reads = std::env::var("FANFS_READS").map_or(30_000, |reads| reads.parse().unwrap());
     for cache in [KERNEL, DIRECT] {
         let rig = volume(3, cache);
         // Pages of the kernel's cache tear, as on other file systems. A caller that looks a name up

@@ -1,4 +1,4 @@
-//! Scheduler, health and hedging while replicas break by seeded plans: thousands of seeds, with
+//! Scheduler, health and hedging while replicas break by seeded plans: hundreds of seeds, with
 //! simulated time.
 //!
 //! The schedules are those of the nemesis (`tests/nemesis/schedule.rs`), which does the same to a
@@ -12,8 +12,8 @@
 //! - *ends early, diverged, unmounted*: a useless answer that is no failure of the replica, after
 //!   which it is left out for that file for three seconds.
 //!
-//! [`Run::judge`] has the conditions for every seed. To repeat a failed seed, run `FANFS_SIM_SEED=N
-//! cargo test --test library sim_faults`.
+//! [`Run::judge`] has the conditions for every seed. `FANFS_SIM_SEEDS=N` before `cargo test --test
+//! library sim_faults` runs the first N seeds, `FANFS_SIM_SEED=N` repeats a failed one.
 
 // The nemesis uses all of it.
 #[allow(dead_code)]
@@ -57,8 +57,8 @@ const RECOVERY: Duration = MAX_EJECTION.saturating_add(Duration::from_secs(5));
 /// overdraft of the hedge budget, and the repeats after deadlines.
 const FREE: u64 = 64;
 
-/// The seeds of CI.
-const SEEDS: u64 = 2000;
+/// The seeds of `cargo test`.
+const SEEDS: u64 = 500;
 
 struct Link {
     rate: f64,
@@ -136,6 +136,9 @@ struct Run {
     health: HealthBoard,
     readers: Vec<Reader>,
     segments: BTreeMap<Item, Segment>,
+    /// Whether a segment was requested, an attempt ended, or the ticker ran since the last step: then
+    /// the daemon schedules, too.
+    changed: bool,
     over: bool,
     arrived: u64,
     /// Of these, the segments that had arrived before.
@@ -188,6 +191,7 @@ impl Run {
             health: HealthBoard::new(names, true, epoch),
             readers,
             segments: BTreeMap::new(),
+            changed: false,
             over: false,
             arrived: 0,
             twice: 0,
@@ -232,6 +236,7 @@ impl Run {
     }
 
     fn want(&mut self, item: Item, ahead: bool, hedge: bool, candidates: ReplicaSet) {
+        self.changed = true;
         let want = self.scheduler.enqueue(SegmentRequest {
             item,
             bytes: MIB,
@@ -339,6 +344,7 @@ impl Run {
     }
 
     fn ended(&mut self, replica: usize, attempt: AttemptId, item: Item) {
+        self.changed = true;
         let outcome = self.links[replica].outcome();
         let now = self.instant();
         let finished = self.scheduler.attempt_finished(attempt, outcome, &mut self.health, now);
@@ -370,6 +376,7 @@ impl Run {
 
     /// As the daemon's ticker does.
     fn tick(&mut self) {
+        self.changed = true;
         for id in self.health.due_mount_checks(self.epoch + self.now).iter() {
             self.links[id.index()].proving = true;
         }
@@ -419,14 +426,16 @@ impl Run {
 
     fn step(&mut self) {
         self.read_on();
-        self.send();
+        if std::mem::take(&mut self.changed) {
+            self.send();
+        }
         self.now += STEP;
         self.steps += 1;
         self.carry();
         if self.steps.is_multiple_of(TICK) {
             self.tick();
         }
-        if self.health.usable(self.epoch + self.now).is_empty() {
+        if self.changed && self.health.usable(self.epoch + self.now).is_empty() {
             self.note("no replica is usable".to_owned());
         }
     }
@@ -482,13 +491,14 @@ impl Run {
 
 #[test]
 fn every_segment_arrives_and_no_state_remains() {
-    let seeds = match std::env::var("FANFS_SIM_SEED") {
-        Ok(seed) => {
-            let seed = seed.parse().expect("a seed is a number");
+    let number =
+        |name| std::env::var(name).ok().map(|text| text.parse().expect("the variable is a number"));
+    let seeds = match number("FANFS_SIM_SEED") {
+        Some(seed) => {
             println!("{}", Run::new(seed).schedule);
             seed..seed + 1
         }
-        Err(_) => 0..SEEDS,
+        None => 0..number("FANFS_SIM_SEEDS").unwrap_or(SEEDS),
     };
     let (first, count) = (seeds.start, seeds.end - seeds.start);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);

@@ -31,12 +31,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use globset::{GlobBuilder, GlobSet};
+use globset::GlobSet;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::{ChunkMap, ChunkMapBuilder, LocateFuture, PlacementError, Provider, Query, Result};
 use crate::config::Escaped;
+use crate::config::globs::{GlobError, glob_set, parse_glob};
 use crate::config::units::{Size, UnitError};
 use crate::volume::ByteRange;
 
@@ -142,8 +143,8 @@ enum TableProblem {
     NotASize { line: u64, column: &'static str, error: UnitError },
     #[error("path {0:?} does not start with /, the volume's root")]
     RelativePath(String),
-    #[error("{start:?} is not a glob: {kind}")]
-    NotAGlob { start: String, kind: globset::ErrorKind },
+    #[error("{start:?} is not a glob: {error}")]
+    NotAGlob { start: String, error: GlobError },
     #[error("a chunk of {0:?} needs `nodes`, or `unit` and `cells`")]
     ChunkWithoutNodes(String),
     #[error("{path:?}: {error}")]
@@ -195,13 +196,10 @@ impl TableEntry {
         if !path.starts_with('/') {
             return Err(TableProblem::RelativePath(path.to_owned()));
         }
-        // A set of one glob needs no regex for a plain path. It reports a regex that is too
-        // large, where a single matcher panics.
-        let glob = GlobBuilder::new(path).literal_separator(true).build();
-        let glob = glob.and_then(|glob| GlobSet::new([glob]));
+        let glob = parse_glob(path).and_then(|glob| glob_set(vec![glob]));
         let glob = glob.map_err(|error| TableProblem::NotAGlob {
             start: path.chars().take(80).collect(),
-            kind: error.kind().clone(),
+            error,
         })?;
         chunks.sort_by_key(TableChunk::start);
         let entry = Self { glob, chunks };

@@ -208,7 +208,7 @@ const SKIPS: [(u64, u64, u64); 6] = [
     (64 * KIB, 128 * KIB, 4 * KIB),
 ];
 
-const SKIPPED: u64 = 256 * MIB;
+const SKIPPED: u64 = 128 * MIB;
 
 #[test]
 fn a_reader_of_half_a_file_fetches_half_of_it() {

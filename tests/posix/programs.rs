@@ -132,8 +132,9 @@ pub(crate) fn stress(dir: &Path) {
     room.close().unwrap();
 }
 
-/// A repository with some hundreds of files: committed, branched, cloned, packed.
+/// A repository of `FILES` files: committed, branched, cloned, packed.
 pub(crate) fn git(dir: &Path) {
+    const FILES: usize = 200;
     let room = tempfile::Builder::new().prefix("git-").tempdir_in(dir).unwrap();
     let (here, there) = (room.path().join("here"), room.path().join("there"));
     let git = |at: &Path, arguments: &str| {
@@ -147,7 +148,7 @@ pub(crate) fn git(dir: &Path) {
     let name = |i: usize| here.join(format!("d{}/file{i}", i % 17));
 
     git(room.path(), "init -q -b main here");
-    for i in 0..400 {
+    for i in 0..FILES {
         fs::create_dir_all(name(i).parent().unwrap()).unwrap();
         fs::write(name(i), tree::bytes(i * 37, i as u64)).unwrap();
     }
@@ -158,7 +159,7 @@ pub(crate) fn git(dir: &Path) {
 
     git(&here, "switch -q -c side");
     git(&here, "rm -q -r d5");
-    for i in (0..400).step_by(3).filter(|i| i % 17 != 5) {
+    for i in (0..FILES).step_by(3).filter(|i| i % 17 != 5) {
         fs::write(name(i), tree::bytes(i * 11 + 1, 1000 + i as u64)).unwrap();
     }
     git(&here, "mv d6 moved");

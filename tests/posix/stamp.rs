@@ -1,6 +1,8 @@
 //! Blocks that identify themselves: every eight bytes name the pass over the file that wrote them,
 //! and the block's index.
 
+use std::sync::LazyLock;
+
 /// The size of a stamp's block.
 pub(crate) const BLOCK: u64 = 4096;
 
@@ -35,18 +37,31 @@ impl std::ops::DerefMut for Pages {
     }
 }
 
-fn mixed(value: u64) -> u64 {
-    let value = (value ^ (value >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    value ^ (value >> 29)
+/// Random bytes, 8-aligned parts of which fill the blocks. Whole blocks are copied and compared, so
+/// that the test's own work is small beside that of the file system.
+static FILLING: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut bytes = vec![0; 1 << 20];
+    blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+    bytes
+});
+
+/// The start of a block: its pass, and its index.
+const NAMES: usize = 16;
+
+/// What follows the names in a block: a part of the filling that depends on them.
+fn filling(pass: u64, index: u64) -> &'static [u8] {
+    let mixed = (pass ^ index.rotate_left(32) ^ (pass >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let places = (FILLING.len() - BLOCK as usize) / 8;
+    let from = (mixed >> 40) as usize % places * 8;
+    &FILLING[from..from + BLOCK as usize - NAMES]
 }
 
-/// The eight bytes at one place of a block: first the pass and the index themselves, then a value
-/// that follows from these two and the place.
-fn word(pass: u64, index: u64, place: u64) -> u64 {
+/// The eight bytes at one place of a block.
+fn word(pass: u64, index: u64, place: usize) -> [u8; 8] {
     match place {
-        0 => pass,
-        1 => index,
-        _ => mixed(mixed(mixed(pass) ^ index).wrapping_add(place)) | 1,
+        0 => pass.to_le_bytes(),
+        1 => index.to_le_bytes(),
+        _ => filling(pass, index)[place * 8 - NAMES..][..8].try_into().unwrap(),
     }
 }
 
@@ -54,9 +69,12 @@ fn word(pass: u64, index: u64, place: u64) -> u64 {
 pub(crate) fn write(pass: u64, from: u64, buf: &mut [u8]) {
     for (i, block) in buf.chunks_mut(BLOCK as usize).enumerate() {
         let index = from / BLOCK + i as u64;
-        for (place, bytes) in block.chunks_mut(8).enumerate() {
-            bytes.copy_from_slice(&word(pass, index, place as u64).to_le_bytes()[..bytes.len()]);
-        }
+        let mut names = [0; NAMES];
+        names[..8].copy_from_slice(&pass.to_le_bytes());
+        names[8..].copy_from_slice(&index.to_le_bytes());
+        let (start, rest) = block.split_at_mut(NAMES.min(block.len()));
+        start.copy_from_slice(&names[..start.len()]);
+        rest.copy_from_slice(&filling(pass, index)[..rest.len()]);
     }
 }
 
@@ -80,14 +98,19 @@ pub(crate) fn check(
     passes: std::ops::RangeInclusive<u64>,
     zeros: bool,
 ) -> Found {
-    let words = || block.chunks_exact(8).map(|eight| u64::from_le_bytes(eight.try_into().unwrap()));
-    let first = words().next().unwrap_or_default();
-    let of = |pass, place: usize, got| word(pass, index, place as u64) == got;
-    let Some(other) = words().enumerate().position(|(place, got)| !of(first, place, got)) else {
+    let whole = &block[..block.len() / 8 * 8];
+    let first = whole.first_chunk().map_or(0, |pass| u64::from_le_bytes(*pass));
+    let mut expected = [0; BLOCK as usize];
+    write(first, index * BLOCK, &mut expected);
+    if *whole == expected[..whole.len()] {
         return Found::Intact(first);
+    }
+    let words = || whole.chunks_exact(8);
+    let of = |pass, place: usize, got: &[u8]| word(pass, index, place) == *got;
+    let other = words().enumerate().position(|(place, got)| !of(first, place, got)).unwrap();
+    let known = |(place, got): (usize, &[u8])| {
+        zeros && got == [0; 8] || passes.clone().rev().any(|pass| of(pass, place, got))
     };
-    let known =
-        |(place, got)| zeros && got == 0 || passes.clone().rev().any(|pass| of(pass, place, got));
     match words().enumerate().position(|at| !known(at)) {
         None => Found::Torn,
         Some(place) => Found::Wrong(format!(

@@ -22,6 +22,7 @@ mod checks;
 mod choices;
 mod defaults;
 mod error;
+pub mod globs;
 mod key_index;
 mod log;
 mod metrics;

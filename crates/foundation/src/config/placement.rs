@@ -6,11 +6,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::GlobSet;
 
 use super::checks::{check_path, check_range, parse_choice};
 use super::choices::{ClusterTool, PROVIDERS, ProviderKind};
 use super::error::ConfigError;
+use super::globs::{GlobError, glob_set, parse_glob};
 use super::key_index::KeyIndex;
 use super::{ReplicaConfig, defaults, raw};
 use crate::volume::{ReplicaId, ReplicaSet};
@@ -284,8 +285,7 @@ pub(super) fn affinities(
     let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
     rule_globs(&paths).map_err(|error| {
         let what = format!(
-            "the globs of all rules are too large together: {}; use fewer or shorter ones",
-            error.kind()
+            "the globs of all rules are too large together: {error}; use fewer or shorter ones"
         );
         outline.refuse("affinity[1].path", what)
     })?;
@@ -305,17 +305,17 @@ pub struct RuleGlobs {
 ///
 /// # Errors
 /// If one is not a valid glob, or they are too large to match.
-pub fn rule_globs(paths: &[&str]) -> Result<RuleGlobs, globset::Error> {
-    let mut globs = GlobSetBuilder::new();
+pub fn rule_globs(paths: &[&str]) -> Result<RuleGlobs, GlobError> {
+    let mut globs = Vec::new();
     let mut rule_of = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         for glob in [Some(*path), path.strip_suffix("/**")].into_iter().flatten() {
             let glob = if glob.is_empty() { "/" } else { glob };
-            globs.add(GlobBuilder::new(glob).literal_separator(true).build()?);
+            globs.push(parse_glob(glob)?);
             rule_of.push(index);
         }
     }
-    Ok(RuleGlobs { globs: globs.build()?, rule_of })
+    Ok(RuleGlobs { globs: glob_set(globs)?, rule_of })
 }
 
 fn affinity(
@@ -334,7 +334,7 @@ fn affinity(
     }
     rule_globs(&[&path]).map_err(|error| {
         let start: String = path.chars().take(80).collect();
-        outline.refuse(&key("path"), format!("{start:?} is not a glob: {}", error.kind()))
+        outline.refuse(&key("path"), format!("{start:?} is not a glob: {error}"))
     })?;
     let (name, wanted) = match (&written.replica, &written.node) {
         (Some(replica), None) => ("replica", replica),
