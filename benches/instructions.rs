@@ -316,6 +316,8 @@ fn volume(replicas: usize, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
         deadlines,
         attempt_deadline: LONG,
         attribute_ttl: LONG,
+        missing_name_ttl: LONG,
+        immutable: false,
         cache_mode: CacheModePolicy { cache: CachePolicy::Direct, memory: 4096 },
         passthrough: false,
         write: Some(WritePolicy { replica: ReplicaId::new(0), deadlines, lag: LONG }),

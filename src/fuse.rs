@@ -71,6 +71,8 @@ pub struct MountOptions {
     pub exec: bool,
     /// Allow no changes.
     pub read_only: bool,
+    /// Nothing changes while it is mounted.
+    pub immutable: bool,
     /// Session threads.
     pub threads: usize,
     /// Background requests that the kernel may have in flight.

@@ -82,6 +82,7 @@ fn config(mode: VolumeMode, paths: &[&Path]) -> Config {
             chunk_size: 1 << 28,
             access: Access::ReadOnly,
             min_replicas: 1,
+            immutable: false,
         },
         replicas: replicas.collect(),
         read: ReadConfig {

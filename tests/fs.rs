@@ -153,6 +153,8 @@ fn volume_with_setup(
         deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
         attempt_deadline: LONG,
         attribute_ttl: LONG,
+        missing_name_ttl: LONG,
+        immutable: false,
         cache_mode: CacheModePolicy { cache, memory: 4096 },
         passthrough,
         write: Some(WritePolicy {

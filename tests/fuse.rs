@@ -12,6 +12,7 @@ mod exclusion;
 mod faults;
 mod freshness;
 mod health;
+mod immutable;
 mod locks;
 mod memory;
 mod moves;

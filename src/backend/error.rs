@@ -122,6 +122,11 @@ impl BackendError {
         }
     }
 
+    /// Whether this process or machine has no descriptor left.
+    pub fn lacks_descriptors(&self) -> bool {
+        matches!(self, Self::Os(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+    }
+
     /// Whether the error may count against the replica's health. A full queue or a lack of
     /// descriptors is a problem of this process; another version concerns one file.
     pub fn is_replica_fault(&self) -> bool {

@@ -61,6 +61,9 @@ impl MountSnapshot {
         if self.mode != config.volume.mode {
             return Err(IncompatibleMount::Mode);
         }
+        if self.agreed.is_immutable().is_some_and(|was| was != config.volume.immutable) {
+            return Err(IncompatibleMount::Option("immutable"));
+        }
         match self.fixed.first_difference(fixed) {
             Some(option) => Err(IncompatibleMount::Option(option)),
             None => Ok(()),

@@ -1,6 +1,7 @@
 //! Translates the volume's configuration into policies for the modules that serve it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::volume_setup::MountOverrides;
 use super::{kernel_tuning, system_memory};
@@ -24,6 +25,14 @@ const RESERVED_SESSION_THREADS: usize = 2;
 
 /// Jobs that may wait for one replica's threads.
 const POOL_QUEUE_DEPTH: usize = 4096;
+
+/// How long the kernel keeps names and attributes of an immutable volume: longer than any mount
+/// lives.
+const IMMUTABLE_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// How long it keeps the knowledge that such a volume does not have a name. This ends, in case the
+/// replica that was asked had only a part of the tree then.
+const MISSING_NAME_TTL: Duration = Duration::from_secs(60);
 
 /// Session threads that may call replicas at the same time.
 fn max_inline_calls(config: &Config) -> usize {
@@ -91,11 +100,14 @@ pub(super) fn read_policy(config: &Config, pipes: Option<PipePool>) -> ReadPolic
 
 /// The policy of the file system.
 pub(super) fn fs_policy(config: &Config) -> FsPolicy {
+    let immutable = config.volume.immutable;
     FsPolicy {
         mode: config.volume.mode,
         deadlines: read_deadlines(config),
         attempt_deadline: config.read.attempt_deadline,
-        attribute_ttl: config.fuse.attribute_ttl,
+        attribute_ttl: if immutable { IMMUTABLE_TTL } else { config.fuse.attribute_ttl },
+        missing_name_ttl: if immutable { MISSING_NAME_TTL } else { config.fuse.attribute_ttl },
+        immutable,
         cache_mode: CacheModePolicy {
             cache: config.read.cache,
             memory: system_memory::memory_limit(),
@@ -128,6 +140,7 @@ pub(super) fn mount_options(
         dev: overrides.dev,
         exec: !overrides.noexec,
         read_only: config.volume.access == Access::ReadOnly,
+        immutable: config.volume.immutable,
         threads: config.fuse.threads,
         max_background: config.fuse.max_background,
         max_request: kernel_tuning::max_request(config),

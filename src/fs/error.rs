@@ -12,6 +12,8 @@ impl Errno {
     pub const BADF: Self = Self(rustix::io::Errno::BADF.raw_os_error());
     /// The inode has no known name any more.
     pub const STALE: Self = Self(rustix::io::Errno::STALE.raw_os_error());
+    /// There is no object by that name.
+    pub const NOENT: Self = Self(rustix::io::Errno::NOENT.raw_os_error());
     /// The volume is read-only.
     pub const ROFS: Self = Self(rustix::io::Errno::ROFS.raw_os_error());
     /// fanfs does not have the operation.

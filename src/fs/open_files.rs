@@ -5,6 +5,7 @@
 //! changes nothing on a replica, except that an open may truncate.
 
 mod open;
+mod open_immutable;
 mod open_to_write;
 mod read;
 mod write_replica_reads;

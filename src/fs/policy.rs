@@ -15,8 +15,12 @@ pub struct FsPolicy {
     pub deadlines: Deadlines,
     /// How long one replica may take before the next is asked.
     pub attempt_deadline: Duration,
-    /// How long the kernel may trust attributes.
+    /// How long the kernel may trust names and attributes.
     pub attribute_ttl: Duration,
+    /// How long the kernel may trust that a name does not exist.
+    pub missing_name_ttl: Duration,
+    /// Whether nothing in the volume changes while it is mounted.
+    pub immutable: bool,
     /// Whether the kernel or the application's memory holds file data.
     pub cache_mode: CacheModePolicy,
     /// Whether the kernel reads files from one replica by itself.

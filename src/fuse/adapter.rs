@@ -33,6 +33,7 @@ pub(super) struct Adapter {
     fs: Arc<Fs>,
     features: InitFeatures,
     attr_ttl: Duration,
+    missing_name_ttl: Duration,
     raw_replies: Arc<RawReplies>,
     small_reads: SmallFileReads<RawReadReply>,
     notifier: Arc<KernelNotifier>,
@@ -45,14 +46,16 @@ impl Adapter {
         replies: RawReplies,
         kernel: Arc<KernelNotifier>,
     ) -> Self {
-        let ttl = fs.attribute_ttl();
+        let attr_ttl = fs.attribute_ttl();
+        let missing_name_ttl = fs.missing_name_ttl();
         fs.set_kernel_pages(Arc::new(replies.kernel_pages()));
         let replies = Arc::new(replies);
         let small_reads = fs.open_files.small_reads();
         Self {
             fs,
             features: InitFeatures::new(options),
-            attr_ttl: ttl,
+            attr_ttl,
+            missing_name_ttl,
             raw_replies: replies,
             small_reads,
             notifier: kernel,

@@ -9,11 +9,16 @@ use crate::fs::Fs;
 pub(super) struct InitFeatures {
     max_background: u16,
     max_request: u64,
+    immutable: bool,
 }
 
 impl InitFeatures {
     pub(super) fn new(options: &MountOptions) -> Self {
-        Self { max_background: options.max_background, max_request: options.max_request }
+        Self {
+            max_background: options.max_background,
+            max_request: options.max_request,
+            immutable: options.immutable,
+        }
     }
 
     /// Requests the features, and reports the result to `fs`.
@@ -44,6 +49,11 @@ impl InitFeatures {
             ] {
                 let _ = config.add_capabilities(capability);
             }
+        }
+        if self.immutable {
+            // The kernel keeps a link's target for as long as it has memory. In other volumes a link
+            // may get the number of a removed one.
+            let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
         }
         if fs.has_lock_replica() {
             let _ = config.add_capabilities(InitFlags::FUSE_POSIX_LOCKS);

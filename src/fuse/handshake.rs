@@ -46,6 +46,13 @@ const INIT_BUFFER_BYTES: usize = 64 * 1024;
 /// `struct fuse_init_in`.
 const INIT_FLAGS_OFFSET: usize = 40 + 12;
 
+/// The offset of the flags in the reply: the length of `struct fuse_out_header`, and their offset
+/// in `struct fuse_init_out`.
+const REPLY_FLAGS_OFFSET: usize = 16 + 12;
+
+/// `FUSE_CACHE_SYMLINKS`: the kernel keeps the targets of symbolic links.
+const FUSE_CACHE_SYMLINKS: u32 = 1 << 23;
+
 /// `FUSE_INIT_EXT`: a second word of flags follows.
 const FUSE_INIT_EXT: u32 = 1 << 30;
 
@@ -63,13 +70,23 @@ impl InitParams {
 
     /// Whether the kernel can resend requests that were not answered (Linux 6.9).
     pub fn can_resend(&self) -> bool {
-        let word = |at: usize| {
-            let bytes = self.asked.get(at..at + 4)?;
-            Some(u32::from_ne_bytes(bytes.try_into().ok()?))
-        };
-        let more = word(INIT_FLAGS_OFFSET).is_some_and(|flags| flags & FUSE_INIT_EXT != 0);
-        more && word(INIT_FLAGS_OFFSET + 4).is_some_and(|flags| flags & FUSE_HAS_RESEND != 0)
+        let has = |at, flag| word_at(&self.asked, at).is_some_and(|flags| flags & flag != 0);
+        has(INIT_FLAGS_OFFSET, FUSE_INIT_EXT) && has(INIT_FLAGS_OFFSET + 4, FUSE_HAS_RESEND)
     }
+
+    /// Whether the mount is of an immutable volume. `None` if the kernel does not distinguish them
+    /// (before Linux 4.20).
+    pub fn is_immutable(&self) -> Option<bool> {
+        let has =
+            |bytes, at| word_at(bytes, at).is_some_and(|flags| flags & FUSE_CACHE_SYMLINKS != 0);
+        has(&self.asked, INIT_FLAGS_OFFSET).then(|| has(&self.answer, REPLY_FLAGS_OFFSET))
+    }
+}
+
+/// The 32-bit number at this offset.
+fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*word))
 }
 
 /// Receives the kernel's INIT.

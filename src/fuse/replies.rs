@@ -11,10 +11,10 @@ use fuser::{
     ReplyWrite, ReplyXattr,
 };
 
-use super::convert::{errno, file_attr, file_type, lock_type};
+use super::convert::{bare_dir_attr, errno, file_attr, file_type, lock_type};
 use super::open_responder;
 use crate::backend::{Lock, StatFs};
-use crate::fs::{CreatedFile, Errno, Fs, FsResult, HandleId, InodeAttr, Listing};
+use crate::fs::{CreatedFile, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, Listing};
 
 /// The same for every inode: a number that the kernel knows denotes one object only.
 pub(super) const GENERATION: Generation = Generation(0);
@@ -24,6 +24,19 @@ pub(super) fn reply_entry(reply: ReplyEntry, ttl: Duration, answer: FsResult<Ino
         Ok(entry) => reply.entry(&ttl, &file_attr(&entry), GENERATION),
         Err(error) => reply.error(errno(error)),
     }
+}
+
+/// Replies to LOOKUP. The kernel remembers for `missing_ttl` that a name does not exist.
+pub(super) fn reply_lookup(
+    reply: ReplyEntry,
+    ttl: Duration,
+    missing_ttl: Duration,
+    answer: FsResult<InodeAttr>,
+) {
+    if matches!(answer, Err(Errno::NOENT)) && !missing_ttl.is_zero() {
+        return reply.entry(&missing_ttl, &bare_dir_attr(Ino(0)), GENERATION);
+    }
+    reply_entry(reply, ttl, answer);
 }
 
 pub(super) fn reply_empty(reply: ReplyEmpty, answer: FsResult<()>) {
@@ -98,9 +111,12 @@ pub(super) fn reply_readlink(reply: ReplyData, answer: FsResult<OsString>) {
     }
 }
 
-pub(super) fn reply_opendir(reply: ReplyOpen, answer: FsResult<HandleId>) {
+/// Replies to OPENDIR. The kernel keeps the listing if nothing ever changes.
+pub(super) fn reply_opendir(reply: ReplyOpen, is_immutable: bool, answer: FsResult<HandleId>) {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE, is_immutable);
     match answer {
-        Ok(handle) => reply.opened(FileHandle(handle.number), FopenFlags::empty()),
+        Ok(handle) => reply.opened(FileHandle(handle.number), flags),
         Err(error) => reply.error(errno(error)),
     }
 }

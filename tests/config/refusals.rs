@@ -97,7 +97,7 @@ fn missing_or_mistyped_keys_are_refused() {
         ),
         (
             "[volume]\nname = 'v'\nmode = 'shared'\nreplica = ['/a']\n",
-            "v.toml:4: key `volume.replica` is not known; [volume] has the keys `name`, `mode`, `chunk_size`, `access`, `min_replicas`",
+            "v.toml:4: key `volume.replica` is not known; [volume] has the keys `name`, `mode`, `chunk_size`, `access`, `min_replicas`, `immutable`",
         ),
         (
             "replica = ['/a']\n",
@@ -143,6 +143,25 @@ fn an_unwritable_combination_is_refused_with_the_reason() {
     ] {
         assert_eq!(parse(&text).unwrap_err(), expected, "for:\n{text}");
     }
+}
+
+#[test]
+fn an_immutable_volume_refuses_what_contradicts_it() {
+    let immutable = |access: &str, more: &str| {
+        let keys = format!("mode = 'shared'\nimmutable = true\n{access}");
+        with(more).replace("mode = 'shared'", &keys)
+    };
+    assert!(parse(&immutable("", "")).unwrap().volume.immutable);
+    assert_eq!(
+        parse(&immutable("access = 'rw'", "")).unwrap_err(),
+        "v.toml:4: key `volume.immutable`: excludes `volume.access` = \"rw\": fanfs itself would \
+         change the volume; remove one of them"
+    );
+    assert_eq!(
+        parse(&immutable("", "[fuse]\nattribute_ttl = '5s'\n")).unwrap_err(),
+        "v.toml:9: key `fuse.attribute_ttl`: has no effect with `volume.immutable`: the kernel keeps \
+         attributes for as long as it has memory; remove one of them"
+    );
 }
 
 #[test]

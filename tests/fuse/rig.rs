@@ -24,6 +24,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 pub(crate) struct Setup {
     pub(crate) replicas: usize,
     pub(crate) copies: bool,
+    /// More keys of `[volume]`.
+    pub(crate) volume: &'static str,
     pub(crate) read: &'static str,
     pub(crate) rest: &'static str,
     /// Tables after all others.
@@ -43,6 +45,7 @@ impl Default for Setup {
         Self {
             replicas: 3,
             copies: false,
+            volume: "",
             read: "",
             rest: "",
             more: String::new(),
@@ -84,6 +87,7 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
     let mut text =
         format!("[volume]\nname = \"test\"\nmode = \"{mode}\"\nchunk_size = \"64MiB\"\n");
     text.push_str(if setup.write { "access = \"rw\"\n" } else { "" });
+    text.push_str(setup.volume);
     let (mut scripts, mut records) = (Vec::new(), Vec::new());
     let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
     for i in 0..setup.replicas {

@@ -57,6 +57,9 @@ fn an_invalid_configuration_keeps_the_old_one() {
     volume(&room, "bad.toml", "v", 2, "rw");
     refused("bad.toml", 1, "access cannot be changed");
     let text = fs::read_to_string(room.path("v.toml")).unwrap();
+    let immutable = text.replacen("[volume]\n", "[volume]\nimmutable = true\n", 1);
+    fs::write(room.path("bad.toml"), immutable).unwrap();
+    refused("bad.toml", 1, "immutable cannot be changed");
     fs::write(room.path("bad.toml"), format!("{text}[fuse]\nmax_background = 99\n")).unwrap();
     refused("bad.toml", 1, "other FUSE parameters than the mount");
     fs::write(room.path("bad.toml"), text.replace("/seen1", "/nowhere")).unwrap();

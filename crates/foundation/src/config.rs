@@ -174,6 +174,8 @@ pub struct VolumeConfig {
     pub access: Access,
     /// Replicas that must be in service before the mount is up.
     pub min_replicas: usize,
+    /// Whether nothing in it changes while it is mounted.
+    pub immutable: bool,
 }
 
 /// One replica.

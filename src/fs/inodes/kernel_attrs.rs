@@ -58,6 +58,14 @@ impl Inodes {
         };
     }
 
+    /// The only version that the kernel may hold attributes of.
+    pub(in crate::fs) fn sole_kernel_version(&self, ino: Ino) -> Option<FileVersion> {
+        match self.nodes.get(&ino)?.kernel_attrs {
+            KernelAttrs::Single(version) => Some(version),
+            KernelAttrs::Unset | KernelAttrs::Ambiguous { .. } => None,
+        }
+    }
+
     /// The notice that the kernel must get before an open is answered, if it may hold attributes of
     /// another version. Call [`Inodes::finish_attr_notice`] when the kernel has it.
     pub(in crate::fs) fn attr_notice(&self, ino: Ino) -> Option<AttrNotice> {

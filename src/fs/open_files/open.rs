@@ -22,7 +22,7 @@ use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, Requ
 use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
-use crate::fs::handles::{FileHandle, OpenMethod, OpenOutcome};
+use crate::fs::handles::{FileHandle, OpenInode, OpenMethod, OpenOutcome};
 use crate::fs::ino::Ino;
 use crate::fs::inodes::{AttrNotice, CacheValidity, Inodes};
 use crate::fs::kernel_open::KernelOpen;
@@ -50,8 +50,8 @@ pub struct OpenedFile {
 }
 
 /// A request to open a file for reading.
-struct OpenRequest {
-    ino: Ino,
+pub(super) struct OpenRequest {
+    pub(super) ino: Ino,
     caller: Credentials,
     /// Whether the caller executes the file; the kernel has checked its permission.
     to_run: bool,
@@ -62,7 +62,7 @@ struct OpenRequest {
 impl OpenRequest {
     /// The credentials with which other replicas open the file later: the same that it is open with
     /// now.
-    fn credentials(&self) -> &Credentials {
+    pub(super) fn credentials(&self) -> &Credentials {
         if self.to_run { &Credentials::DAEMON } else { &self.caller }
     }
 
@@ -148,6 +148,9 @@ impl OpenFiles {
         let mut begun = self.calls.start_call(&[ino]);
         let request =
             OpenRequest { ino, caller: caller.credentials(), to_run, request: caller.request };
+        if let Some(opened) = self.open_immutable(&request) {
+            return Ok(opened);
+        }
         loop {
             let path = self.tables.path(ino)?;
             let target = self.calls.target_of_inode(ino, &path).requested_at(begun.started_at);
@@ -319,12 +322,24 @@ impl OpenFiles {
         if backing.is_some() {
             self.passthrough.count_open();
         }
+        inode.current().set_last_attr(&attr);
+        let handle = self.insert_reader(request, inode, cache_validity, cache_mode);
+        Some(Ok(OpenedFile { handle, cache_mode, keep_cache, backing, is_writable: false }))
+    }
+
+    /// Enters a handle that only reads.
+    pub(super) fn insert_reader(
+        &self,
+        request: &OpenRequest,
+        inode: Arc<OpenInode>,
+        cache_validity: CacheValidity,
+        cache_mode: CacheMode,
+    ) -> HandleId {
         // Other replicas open the file with a reader's credentials, because a writer may lack read
         // permission.
         inode.current().set_credentials(request.credentials());
-        inode.current().set_last_attr(&attr);
         let handle = FileHandle {
-            ino,
+            ino: request.ino,
             inode,
             cache_validity,
             cache_mode,
@@ -334,8 +349,13 @@ impl OpenFiles {
             is_closing: AtomicBool::default(),
             writer: None,
         };
-        let handle = self.tables.handles.insert_file(handle, request.request);
-        Some(Ok(OpenedFile { handle, cache_mode, keep_cache, backing, is_writable: false }))
+        self.tables.handles.insert_file(handle, request.request)
+    }
+
+    /// Where data that is read through a new handle is cached.
+    pub(super) fn choose_cache_mode(&self, inodes: &Inodes, ino: Ino, size: u64) -> CacheMode {
+        let can_map = self.direct_mmap.load(Ordering::Relaxed);
+        self.tables.policy.cache_mode.choose(size, inodes.has_small_block_reads(ino), can_map)
     }
 
     /// Lends the kernel the file of `size` bytes that it will read by itself, if this looks like
@@ -424,16 +444,13 @@ impl OpenFiles {
         };
         // It may have been renamed since it was opened.
         let path = inodes.path(ino).unwrap_or(path);
-        let has_small_reads = inodes.has_small_block_reads(ino);
-        let can_map = self.direct_mmap.load(Ordering::Relaxed);
         let make_file = || {
             self.tables
                 .reader
                 .new_open_file(path.clone(), version, mode, request.credentials().clone())
                 .with_generation(found.attr.generation)
         };
-        let cache_mode =
-            self.tables.policy.cache_mode.choose(version.size, has_small_reads, can_map);
+        let cache_mode = self.choose_cache_mode(inodes, ino, version.size);
         let method = OpenMethod { cache_mode, backing, make_file };
         let file = Some((found.replica, found.file));
         let outcome = self.tables.handles.open_inode(ino, version, mode, file, method);

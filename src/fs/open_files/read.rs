@@ -24,6 +24,9 @@ use crate::volume::{ByteRange, ReplicaId};
 /// kernel checks by itself; before a direct read it does not.
 const MIN_REVALIDATE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The interval between attempts at a read that lacks a descriptor.
+const DESCRIPTOR_WAIT: Duration = Duration::from_millis(20);
+
 /// The attempts at a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadAttempt {
@@ -214,6 +217,11 @@ impl OpenFiles {
                 // A change is running.
                 None => self.start_read_from_write_replica(read, None, reply),
             },
+            Err(ReadError::Failed(error))
+                if error.lacks_descriptors() && !self.is_overdue(&read) =>
+            {
+                self.start_read_with_next_descriptor(read, reply);
+            }
             Err(error) if error.is_version_mismatch() && read.attempt != ReadAttempt::Final => {
                 self.start_read_of_current_version(read, reply);
             }
@@ -224,6 +232,22 @@ impl OpenFiles {
             }
             Err(error) => reply.send(Err(error.into())),
         }
+    }
+
+    fn is_overdue(&self, read: &FileRead) -> bool {
+        read.since.elapsed() >= self.tables.policy.deadlines.while_responsive
+    }
+
+    /// No replica could open the file for want of descriptors. The reader has the file open, so the
+    /// read waits until other files are closed.
+    fn start_read_with_next_descriptor(self: &Arc<Self>, read: FileRead, reply: impl ReadReply) {
+        let files = Arc::clone(self);
+        let waiting = self.calls.client.register_waiting();
+        self.calls.runtime.spawn(async move {
+            tokio::time::sleep(DESCRIPTOR_WAIT).await;
+            files.attempt_read(read, CallerThread::MustQueue, reply);
+            drop(waiting);
+        });
     }
 
     /// No replica has this version any more: looks up the current one and reads it.

@@ -10,7 +10,7 @@ use super::{Adapter, Call};
 use crate::backend::{EntryRef, TreeMutation};
 use crate::fs::{CreateRequest, EntryName, Ino, RenameRequest, run_on_session_thread};
 use crate::fuse::convert::{ino, needs_serial_writes};
-use crate::fuse::replies::{reply_create, reply_empty, reply_entry};
+use crate::fuse::replies::{reply_create, reply_empty, reply_entry, reply_lookup};
 use crate::fuse::resend::{reject_if_resent, reject_if_resent_when};
 
 /// The name of an entry, for a request that outlives the kernel's buffer.
@@ -35,9 +35,11 @@ impl Adapter {
     pub(super) fn look_up(&self, req: &Request, at: EntryName<'_>, reply: ReplyEntry) {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
+        let missing_ttl = self.missing_name_ttl;
         let at = OwnedEntryName::from(at);
         run_on_session_thread(async move {
-            reply_entry(reply, ttl, fs.namespace.lookup(caller, at.get()).await)
+            let answer = fs.namespace.lookup(caller, at.get()).await;
+            reply_lookup(reply, ttl, missing_ttl, answer);
         });
     }
 

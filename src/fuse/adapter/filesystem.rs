@@ -133,7 +133,8 @@ impl fuser::Filesystem for Adapter {
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let Call { fs, caller } = self.call(req);
         run_on_session_thread(async move {
-            reply_opendir(reply, fs.namespace.opendir(caller, ino(number)).await)
+            let answer = fs.namespace.opendir(caller, ino(number)).await;
+            reply_opendir(reply, fs.is_immutable(), answer);
         });
     }
 

@@ -91,6 +91,10 @@ pub(super) struct Volume {
         "x-range" = "1 to the number of replicas",
     ))]
     pub(super) min_replicas: Option<i64>,
+    /// Whether nothing in the volume ever changes while it is mounted. Then the kernel keeps names,
+    /// attributes, data, listings and links, and opens ask no replica. Needs `access = "ro"`; excludes `fuse.attribute_ttl`.
+    #[schemars(extend("default" = defaults::IMMUTABLE))]
+    pub(super) immutable: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -277,7 +281,7 @@ pub(super) struct Write {
     /// of a file one more request, because a close releases locks.
     #[schemars(extend(
         "enum" = words(&choices::LOCKS),
-        "x-default" = "`\"forward\"`; `\"local\"` in `copies`",
+        "x-default" = "`\"forward\"`; `\"local\"` in `copies` or `immutable` volumes",
     ))]
     pub(super) locks: Option<String>,
 }

@@ -32,6 +32,7 @@ pub(super) fn config(
         defaults::MIN_REPLICAS,
         1..=most,
     )?;
+    let fuse = fuse(settings.fuse, volume.immutable, outline)?;
     let config = Config {
         source: outline.file().to_path_buf(),
         write: write::validate(settings.write, &volume, &replicas, outline)?,
@@ -40,7 +41,7 @@ pub(super) fn config(
         replicas,
         read: read(settings.read, outline)?,
         memory: MemoryConfig { budget: settings.memory.budget.unwrap_or(defaults::BUDGET).0 },
-        fuse: fuse(settings.fuse, outline)?,
+        fuse,
         metrics: metrics::validate(settings.metrics, outline)?,
         log: log::validate(settings.log, outline)?,
         placement: placement::validate(settings.placement, outline)?,
@@ -69,7 +70,13 @@ fn volume(written: raw::Volume, outline: &KeyIndex<'_>) -> Result<VolumeConfig, 
     let chunk_size = written.chunk_size.unwrap_or(defaults::CHUNK_SIZE).0;
     // The caller sets it, because its range depends on the number of replicas.
     let min_replicas = defaults::MIN_REPLICAS;
-    Ok(VolumeConfig { name, mode, chunk_size, access, min_replicas })
+    let immutable = written.immutable.unwrap_or(defaults::IMMUTABLE);
+    if immutable && access == Access::ReadWrite {
+        let what = "excludes `volume.access` = \"rw\": fanfs itself would change the volume; \
+                    remove one of them";
+        return Err(outline.refuse("volume.immutable", what));
+    }
+    Ok(VolumeConfig { name, mode, chunk_size, access, min_replicas, immutable })
 }
 
 fn replicas(
@@ -217,10 +224,19 @@ fn read(written: raw::Read, outline: &KeyIndex<'_>) -> Result<ReadConfig, Config
     })
 }
 
-fn fuse(written: raw::Fuse, outline: &KeyIndex<'_>) -> Result<FuseConfig, ConfigError> {
+fn fuse(
+    written: raw::Fuse,
+    immutable: bool,
+    outline: &KeyIndex<'_>,
+) -> Result<FuseConfig, ConfigError> {
     let kernel_readahead = written.kernel_readahead.unwrap_or(defaults::KERNEL_READAHEAD);
     let range = defaults::KERNEL_READAHEAD_RANGE;
     check_range(outline, "fuse.kernel_readahead", kernel_readahead, range)?;
+    if immutable && written.attribute_ttl.is_some() {
+        let what = "has no effect with `volume.immutable`: the kernel keeps attributes for as long \
+                    as it has memory; remove one of them";
+        return Err(outline.refuse("fuse.attribute_ttl", what));
+    }
     let attribute_ttl = written.attribute_ttl.unwrap_or(defaults::ATTRIBUTE_TTL);
     check_range(outline, "fuse.attribute_ttl", attribute_ttl, defaults::ATTRIBUTE_TTL_RANGE)?;
     Ok(FuseConfig {

@@ -46,8 +46,9 @@ pub(super) fn validate(
         }
     };
     let locks = match (written.locks.as_deref(), volume.mode) {
-        (None, VolumeMode::Shared) => LockMode::Forward,
-        (None, VolumeMode::Copies) => LockMode::Local,
+        // No writer has to be excluded from data that never changes.
+        (None, VolumeMode::Shared) if !volume.immutable => LockMode::Forward,
+        (None, _) => LockMode::Local,
         (Some(locks), mode) => {
             let locks = parse_choice(outline, "write.locks", locks, &LOCKS)?;
             if locks == LockMode::Forward && mode == VolumeMode::Copies {
