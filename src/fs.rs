@@ -199,11 +199,6 @@ impl Fs {
         self.tables.policy.attribute_ttl
     }
 
-    /// Whether nothing in the volume changes while it is mounted.
-    pub fn is_immutable(&self) -> bool {
-        self.tables.policy.immutable
-    }
-
     /// How long the kernel may trust that a name does not exist.
     pub fn missing_name_ttl(&self) -> Duration {
         self.tables.policy.missing_name_ttl

@@ -241,7 +241,7 @@ fn the_example_shows_the_real_defaults() {
     let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..]].concat());
     assert_eq!(
         spelled_out.lines().filter(|line| line.starts_with(char::is_alphabetic)).count(),
-        43
+        44
     );
     assert_eq!(parse(&spelled_out).unwrap(), as_shipped);
 

@@ -23,7 +23,7 @@ mod schedule;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use fanfs::replicas::health::{MAX_EJECTION, MountCheck};
+use fanfs::replicas::health::{HealthState, MAX_EJECTION, MountCheck};
 use fanfs::replicas::health_board::HealthBoard;
 use fanfs::scheduler::{
     AttemptId, AttemptOutcome, Dispatch, LateAttempt, QueueKey, ReplicaPolicy, Scheduler,
@@ -136,8 +136,8 @@ struct Run {
     health: HealthBoard,
     readers: Vec<Reader>,
     segments: BTreeMap<Item, Segment>,
-    /// Whether a segment was requested, an attempt ended, or the ticker ran since the last step: then
-    /// the daemon schedules, too.
+    /// Whether a segment was requested or promoted, an attempt ended, or the ticker ran since the
+    /// last step: then the daemon schedules, too.
     changed: bool,
     over: bool,
     arrived: u64,
@@ -304,6 +304,7 @@ impl Run {
                 segment.since = Some(self.now);
                 if let Some(want) = segment.want {
                     segment.want = self.scheduler.promote(want);
+                    self.changed = true;
                 }
             }
             for segment in wanted..=next + window {
@@ -435,8 +436,9 @@ impl Run {
         if self.steps.is_multiple_of(TICK) {
             self.tick();
         }
-        if self.changed && self.health.usable(self.epoch + self.now).is_empty() {
-            self.note("no replica is usable".to_owned());
+        let is_out = |i| matches!(self.health.state(ReplicaId::new(i)), HealthState::Ejected);
+        if (0..self.links.len()).all(is_out) {
+            self.note("all replicas are ejected".to_owned());
         }
     }
 
@@ -501,6 +503,7 @@ fn every_segment_arrives_and_no_state_remains() {
         None => 0..number("FANFS_SIM_SEEDS").unwrap_or(SEEDS),
     };
     let (first, count) = (seeds.start, seeds.end - seeds.start);
+    assert!(count > 0, "no seed");
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let part = |thread: u64| {
         let seeds = (first + thread..first + count).step_by(threads as usize);

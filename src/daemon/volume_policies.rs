@@ -34,6 +34,10 @@ const IMMUTABLE_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// replica that was asked had only a part of the tree then.
 const MISSING_NAME_TTL: Duration = Duration::from_secs(60);
 
+/// How long at most the kernel keeps that knowledge of a writable volume. A change that timed out
+/// may have made the name.
+const MAX_MISSING_NAME_TTL: Duration = Duration::from_secs(1);
+
 /// Session threads that may call replicas at the same time.
 fn max_inline_calls(config: &Config) -> usize {
     config.fuse.threads.saturating_sub(RESERVED_SESSION_THREADS)
@@ -106,7 +110,11 @@ pub(super) fn fs_policy(config: &Config) -> FsPolicy {
         deadlines: read_deadlines(config),
         attempt_deadline: config.read.attempt_deadline,
         attribute_ttl: if immutable { IMMUTABLE_TTL } else { config.fuse.attribute_ttl },
-        missing_name_ttl: if immutable { MISSING_NAME_TTL } else { config.fuse.attribute_ttl },
+        missing_name_ttl: match config.volume.access {
+            _ if immutable => MISSING_NAME_TTL,
+            Access::ReadOnly => config.fuse.attribute_ttl,
+            Access::ReadWrite => config.fuse.attribute_ttl.min(MAX_MISSING_NAME_TTL),
+        },
         immutable,
         cache_mode: CacheModePolicy {
             cache: config.read.cache,

@@ -111,12 +111,9 @@ pub(super) fn reply_readlink(reply: ReplyData, answer: FsResult<OsString>) {
     }
 }
 
-/// Replies to OPENDIR. The kernel keeps the listing if nothing ever changes.
-pub(super) fn reply_opendir(reply: ReplyOpen, is_immutable: bool, answer: FsResult<HandleId>) {
-    let mut flags = FopenFlags::empty();
-    flags.set(FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE, is_immutable);
+pub(super) fn reply_opendir(reply: ReplyOpen, answer: FsResult<HandleId>) {
     match answer {
-        Ok(handle) => reply.opened(FileHandle(handle.number), flags),
+        Ok(handle) => reply.opened(FileHandle(handle.number), FopenFlags::empty()),
         Err(error) => reply.error(errno(error)),
     }
 }

@@ -1,5 +1,5 @@
-//! Blocks that identify themselves: every eight bytes name the pass over the file that wrote them,
-//! and the block's index.
+//! Blocks that identify themselves: they begin with the pass over the file that wrote them and the
+//! block's index, and the rest follows from these two.
 
 use std::sync::LazyLock;
 
@@ -50,9 +50,11 @@ const NAMES: usize = 16;
 
 /// What follows the names in a block: a part of the filling that depends on them.
 fn filling(pass: u64, index: u64) -> &'static [u8] {
-    let mixed = (pass ^ index.rotate_left(32) ^ (pass >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = pass.wrapping_mul(ODD) ^ index;
+    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     let places = (FILLING.len() - BLOCK as usize) / 8;
-    let from = (mixed >> 40) as usize % places * 8;
+    let from = (mixed >> 32) as usize % places * 8;
     &FILLING[from..from + BLOCK as usize - NAMES]
 }
 

@@ -102,11 +102,10 @@ fn can_list_names_only(error: BackendError) -> bool {
 
 impl Namespace {
     /// Opens a directory; it is listed when it is read. The replica checks now whether the caller
-    /// may list it, unless the caller has the daemon's own credentials, or the volume is immutable
-    /// and the kernel's check suffices.
+    /// may list it, unless the caller has the daemon's own credentials.
     pub async fn opendir(&self, caller: RequestContext, ino: Ino) -> FsResult<HandleId> {
         let credentials = caller.credentials();
-        if !credentials.is_daemon() && !self.tables.policy.immutable {
+        if !credentials.is_daemon() {
             let check = || self.check_open_dir(ino, &credentials);
             self.calls.with_rename_retry(&[ino], RetriedCall::Lookup, check).await?;
         }

@@ -66,6 +66,11 @@ impl OpenRequest {
         if self.to_run { &Credentials::DAEMON } else { &self.caller }
     }
 
+    /// Whether the caller has the daemon's own credentials.
+    pub(super) fn is_by_daemon(&self) -> bool {
+        self.caller.is_daemon()
+    }
+
     fn run_as(&self) -> RunAs {
         match self.to_run {
             true => RunAs::CallerThenDaemon(self.caller.clone()),

@@ -1,23 +1,33 @@
 //! Opening a file of an immutable volume: no replica is asked.
 //!
 //! The kernel has looked the name up, and nothing has changed since. So the version that the kernel
-//! knows is the file's, and the first read opens the file on the replica that it reads from. The
-//! kernel has checked the caller's permission by the mode and the access control list. If a replica
-//! refuses the caller all the same, the first read returns the error.
+//! knows is the file's, and the first read opens the file on the replica that it reads from.
+//!
+//! This is so for callers with the daemon's own credentials, if all who have the file open have them
+//! too: the kernel has checked the mode and the access control list, and what a server refuses the
+//! daemon, the first read returns. A server may refuse other callers for reasons of its own, so a
+//! replica opens the file with their credentials. In `copies` mode an open asks the copy that
+//! decides.
 
 use super::OpenFiles;
 use super::open::{OpenRequest, OpenedFile};
 use crate::fs::handles::{OpenMethod, OpenOutcome};
+use crate::volume::VolumeMode;
 
 impl OpenFiles {
     /// Opens the file for reading if its version is known. `None`: ask a replica.
     pub(super) fn open_immutable(&self, request: &OpenRequest) -> Option<OpenedFile> {
-        if !self.tables.policy.immutable || self.passthrough.is_wanted() {
+        let mode = self.tables.policy.mode;
+        let is_known = self.tables.policy.immutable && mode == VolumeMode::Shared;
+        if !is_known || !request.is_by_daemon() || self.passthrough.is_wanted() {
             return None;
         }
         let ino = request.ino;
-        let mode = self.tables.policy.mode;
         let mut inodes = self.tables.inodes.lock();
+        let open = self.tables.handles.find_inode(ino);
+        if open.is_some_and(|open| !open.current().credentials().is_daemon()) {
+            return None;
+        }
         let version = inodes.sole_kernel_version(ino)?;
         let path = inodes.path(ino)?;
         let generation = inodes.generation(ino);

@@ -15,7 +15,7 @@ use crate::fs::write_gate::Writer;
 use crate::read::{
     CallerThread, ReadBytes, ReadCompletion, ReadError, ReadParams, RequestOrigin, SmallReads,
 };
-use crate::replicas::metadata_client::RunAs;
+use crate::replicas::metadata_client::{RunAs, WaitingCall};
 use crate::replicas::task;
 use crate::volume::{ByteRange, ReplicaId};
 
@@ -24,8 +24,10 @@ use crate::volume::{ByteRange, ReplicaId};
 /// kernel checks by itself; before a direct read it does not.
 const MIN_REVALIDATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The interval between attempts at a read that lacks a descriptor.
-const DESCRIPTOR_WAIT: Duration = Duration::from_millis(20);
+/// The interval between attempts at a read that lacks a descriptor, and for how long they are made.
+/// A waiting read may occupy the kernel's queue, through which closes come.
+const DESCRIPTOR_RETRY: Duration = Duration::from_millis(50);
+const MAX_DESCRIPTOR_WAIT: Duration = Duration::from_secs(1);
 
 /// The attempts at a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +53,21 @@ struct FileRead {
     since: Instant,
     origin: RequestOrigin,
     attempt: ReadAttempt,
+    /// Present once it has waited for a descriptor: a handover waits for it.
+    waiting: Option<WaitingCall>,
 }
 
 impl FileRead {
+    /// The first attempt at a read that arrived at `since`.
+    fn first(
+        file: Arc<FileHandle>,
+        range: ByteRange,
+        since: Instant,
+        origin: RequestOrigin,
+    ) -> Self {
+        Self { file, range, since, origin, attempt: ReadAttempt::First, waiting: None }
+    }
+
     /// A request for the file's attributes, on behalf of the reader.
     fn attr_request(&self, source: AttrSource) -> AttrRequest {
         AttrRequest {
@@ -129,7 +143,7 @@ impl OpenFiles {
         let now = Instant::now();
         file.read_stats.record_read(range.len(), process, self.activity.micros_since_start(now));
         let origin = RequestOrigin { handle: handle.number, process };
-        let mut read = FileRead { file, range, since: now, origin, attempt: ReadAttempt::First };
+        let mut read = FileRead::first(file, range, now, origin);
         let current = match read.file.inode.read_source(read.file.writer.as_ref()) {
             ReadSource::AnyReplica(current, _) => current,
             ReadSource::WriteReplica(writer) => {
@@ -218,7 +232,7 @@ impl OpenFiles {
                 None => self.start_read_from_write_replica(read, None, reply),
             },
             Err(ReadError::Failed(error))
-                if error.lacks_descriptors() && !self.is_overdue(&read) =>
+                if error.lacks_descriptors() && read.since.elapsed() < MAX_DESCRIPTOR_WAIT =>
             {
                 self.start_read_with_next_descriptor(read, reply);
             }
@@ -234,19 +248,18 @@ impl OpenFiles {
         }
     }
 
-    fn is_overdue(&self, read: &FileRead) -> bool {
-        read.since.elapsed() >= self.tables.policy.deadlines.while_responsive
-    }
-
     /// No replica could open the file for want of descriptors. The reader has the file open, so the
     /// read waits until other files are closed.
-    fn start_read_with_next_descriptor(self: &Arc<Self>, read: FileRead, reply: impl ReadReply) {
+    fn start_read_with_next_descriptor(
+        self: &Arc<Self>,
+        mut read: FileRead,
+        reply: impl ReadReply,
+    ) {
         let files = Arc::clone(self);
-        let waiting = self.calls.client.register_waiting();
+        read.waiting.get_or_insert_with(|| self.calls.client.register_waiting());
         self.calls.runtime.spawn(async move {
-            tokio::time::sleep(DESCRIPTOR_WAIT).await;
+            tokio::time::sleep(DESCRIPTOR_RETRY).await;
             files.attempt_read(read, CallerThread::MustQueue, reply);
-            drop(waiting);
         });
     }
 

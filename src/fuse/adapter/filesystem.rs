@@ -133,8 +133,7 @@ impl fuser::Filesystem for Adapter {
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let Call { fs, caller } = self.call(req);
         run_on_session_thread(async move {
-            let answer = fs.namespace.opendir(caller, ino(number)).await;
-            reply_opendir(reply, fs.is_immutable(), answer);
+            reply_opendir(reply, fs.namespace.opendir(caller, ino(number)).await)
         });
     }
 

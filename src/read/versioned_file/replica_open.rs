@@ -131,6 +131,12 @@ impl VersionedFile {
                 self.log_version_mismatch(id, &attr);
                 Err(BackendError::VersionMismatch)
             }
+            // No replica has opened it for this caller yet, so this is the answer to the caller.
+            Err(error @ BackendError::Os(Errno::ACCESS | Errno::PERM))
+                if self.verified_replicas().is_empty() =>
+            {
+                Err(error)
+            }
             // The other replicas have the file; a replica without it does not have this version
             // either.
             Err(error) if error.is_definite() || is_stale::<()>(&Err(error)) => {

@@ -14,10 +14,10 @@ use super::units::{Rate, Share, Size, Time};
 pub(super) const CHUNK_SIZE: Size = Size(256 * MIB);
 
 /// A volume with one replica is useful; the others join when they are healthy.
+pub(super) const MIN_REPLICAS: usize = 1;
+
 /// Only the operator knows that nothing changes.
 pub(super) const IMMUTABLE: bool = false;
-
-pub(super) const MIN_REPLICAS: usize = 1;
 
 /// A FUSE read is at most 256 pages by default, and a READ of Linux's NFS client at most 1 MiB. So
 /// one segment is one request on the wire. Other sizes: benches/results/sweep.md.

@@ -11,7 +11,7 @@ use globset::GlobSet;
 use super::checks::{check_path, check_range, parse_choice};
 use super::choices::{ClusterTool, PROVIDERS, ProviderKind};
 use super::error::ConfigError;
-use super::globs::{GlobError, glob_set, parse_glob};
+use super::globs::{GlobError, glob_set, parse_glob, text_start};
 use super::key_index::KeyIndex;
 use super::{ReplicaConfig, defaults, raw};
 use crate::volume::{ReplicaId, ReplicaSet};
@@ -327,15 +327,15 @@ fn affinity(
     let key = |name: &str| format!("affinity[{number}].{name}");
     let advice = "set it to a glob over paths in the volume, such as \"/a/**\"";
     let path = written.path.ok_or_else(|| outline.missing(&key("path"), advice))?;
+    let start = text_start(&path);
     if !path.starts_with('/') {
-        let what =
-            format!("{path:?} does not start with /, the volume's root; write the path from there");
+        let what = format!(
+            "{start:?} does not start with /, the volume's root; write the path from there"
+        );
         return Err(outline.refuse(&key("path"), what));
     }
-    rule_globs(&[&path]).map_err(|error| {
-        let start: String = path.chars().take(80).collect();
-        outline.refuse(&key("path"), format!("{start:?} is not a glob: {error}"))
-    })?;
+    rule_globs(&[&path])
+        .map_err(|error| outline.refuse(&key("path"), format!("{start:?} {error}")))?;
     let (name, wanted) = match (&written.replica, &written.node) {
         (Some(replica), None) => ("replica", replica),
         (None, Some(node)) => ("node", node),

@@ -92,7 +92,7 @@ pub(super) struct Volume {
     ))]
     pub(super) min_replicas: Option<i64>,
     /// Whether nothing in the volume ever changes while it is mounted. Then the kernel keeps names,
-    /// attributes, data, listings and links, and opens ask no replica. Needs `access = "ro"`; excludes `fuse.attribute_ttl`.
+    /// attributes, data and links, and most opens ask no replica. Needs `access = "ro"`; excludes `fuse.attribute_ttl`.
     #[schemars(extend("default" = defaults::IMMUTABLE))]
     pub(super) immutable: Option<bool>,
 }
