@@ -94,6 +94,14 @@ impl OpenFile {
         self
     }
 
+    /// The first read opens it, as no replica was asked. Call this before any read.
+    #[must_use]
+    pub fn opened_by_read(mut self) -> Self {
+        let file = Arc::get_mut(&mut self.file).expect("no segment of it has been fetched");
+        file.set_opened_by_read();
+        self
+    }
+
     /// Adds the generation that distinguishes it from other files with its inode number.
     #[must_use]
     pub fn with_generation(self, generation: Generation) -> Self {

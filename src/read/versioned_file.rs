@@ -48,6 +48,8 @@ pub struct VersionedFile {
     /// Whether an older version's descriptors must be opened again even if they show this version:
     /// timestamps may be too coarse to distinguish two writes.
     must_reopen: bool,
+    /// Whether its open asked no replica.
+    is_opened_by_read: bool,
     /// Distinguishes it from another file at its path.
     file_identity: FileIdentity,
     /// Identifies its segments in the scheduler.
@@ -115,6 +117,7 @@ impl VersionedFile {
             mode: params.mode,
             credentials: Mutex::new(params.credentials),
             must_reopen: false,
+            is_opened_by_read: false,
             file_identity: FileIdentity::default(),
             file_number: NEXT_FILE_NUMBER.fetch_add(1, Ordering::Relaxed),
             placement_hints: params.placement_hints,
@@ -132,6 +135,16 @@ impl VersionedFile {
             tracer: params.tracer,
             last_attr: Mutex::new(None),
         }
+    }
+
+    /// No replica was asked when it was opened, so the first read opens it.
+    pub(super) fn set_opened_by_read(&mut self) {
+        self.is_opened_by_read = true;
+    }
+
+    /// Whether no replica has opened it yet, and the first read is about to.
+    fn is_unopened(&self) -> bool {
+        self.is_opened_by_read && self.ever_verified.get().is_empty()
     }
 
     /// Every replica has to open it again.

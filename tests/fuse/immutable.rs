@@ -104,6 +104,26 @@ fn the_first_read_of_an_immutable_file_fails_over() {
     assert!(got == bytes(5000, 1));
 }
 
+/// The open asked no replica, so the first read has the answer to it.
+#[test]
+fn the_first_read_returns_that_the_open_was_refused() {
+    let rig = rig(&Setup { volume: IMMUTABLE, ..Setup::default() });
+    fs::metadata(rig.at("large")).unwrap();
+    let file = File::open(rig.at("large")).unwrap();
+    for script in &rig.scripts {
+        script.add(FaultRule::always(FaultOp::Open, Fault::Errno(Errno::ACCESS)));
+    }
+    let mut got = vec![0; 5 << 20];
+    let refused = file.read_exact_at(&mut got, 0).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    // No replica is left out because of it.
+    let replicas = rig.status().replicas;
+    assert!(replicas.iter().all(|replica| replica.counters.disagreements == 0), "{replicas:?}");
+    rig.scripts.iter().for_each(|script| script.heal());
+    file.read_exact_at(&mut got, 0).unwrap();
+    assert!(got == bytes(5 << 20, 2));
+}
+
 /// The application has opened the file, so read(2) does not fail for want of a descriptor.
 #[test]
 fn a_read_waits_for_a_descriptor() {

@@ -3,11 +3,11 @@
 //! The kernel has looked the name up, and nothing has changed since. So the version that the kernel
 //! knows is the file's, and the first read opens the file on the replica that it reads from.
 //!
-//! This is so for callers with the daemon's own credentials, if all who have the file open have them
-//! too: the kernel has checked the mode and the access control list, and what a server refuses the
-//! daemon, the first read returns. A server may refuse other callers for reasons of its own, so a
-//! replica opens the file with their credentials. In `copies` mode an open asks the copy that
-//! decides.
+//! This holds for callers with the daemon's own credentials, if every process that has the file open
+//! has them too. The kernel has checked the mode and the access control list. If a server refuses
+//! the daemon all the same, the first read returns its error. A server may refuse other callers for
+//! reasons of its own, so a replica opens the file with their credentials. In `copies` mode an open
+//! asks the copy that decides.
 
 use super::OpenFiles;
 use super::open::{OpenRequest, OpenedFile};
@@ -34,7 +34,7 @@ impl OpenFiles {
         let make_file = || {
             let credentials = request.credentials().clone();
             let file = self.tables.reader.new_open_file(path.clone(), version, mode, credentials);
-            file.with_generation(generation)
+            file.opened_by_read().with_generation(generation)
         };
         let cache_mode = self.choose_cache_mode(&inodes, ino, version.size);
         let method = OpenMethod { cache_mode, backing: None, make_file };

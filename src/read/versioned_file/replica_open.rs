@@ -131,10 +131,8 @@ impl VersionedFile {
                 self.log_version_mismatch(id, &attr);
                 Err(BackendError::VersionMismatch)
             }
-            // No replica has opened it for this caller yet, so this is the answer to the caller.
-            Err(error @ BackendError::Os(Errno::ACCESS | Errno::PERM))
-                if self.verified_replicas().is_empty() =>
-            {
+            // The open asked no replica, so this is the answer to it.
+            Err(error @ BackendError::Os(Errno::ACCESS | Errno::PERM)) if self.is_unopened() => {
                 Err(error)
             }
             // The other replicas have the file; a replica without it does not have this version

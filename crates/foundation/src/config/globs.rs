@@ -11,7 +11,7 @@ pub const MAX_GLOB: usize = 16 << 10;
 /// everything below a directory counts twice.
 const MAX_ALL: usize = 2 << 20;
 
-/// What a text is instead of a glob; or that globs are too large together.
+/// Why a text is refused as a glob (the message follows the text), or several globs as one set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GlobError {
     #[error("is too long for a glob: {0} bytes; use at most {MAX_GLOB}")]

@@ -91,8 +91,9 @@ pub(super) struct Volume {
         "x-range" = "1 to the number of replicas",
     ))]
     pub(super) min_replicas: Option<i64>,
-    /// Whether nothing in the volume ever changes while it is mounted. Then the kernel keeps names,
-    /// attributes, data and links, and most opens ask no replica. Needs `access = "ro"`; excludes `fuse.attribute_ttl`.
+    /// Whether the volume's data stays the same for as long as it is mounted. Then the kernel keeps
+    /// names, attributes, data and links, and most opens ask no replica. Needs `access = "ro"`;
+    /// excludes `fuse.attribute_ttl`.
     #[schemars(extend("default" = defaults::IMMUTABLE))]
     pub(super) immutable: Option<bool>,
 }
