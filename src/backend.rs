@@ -57,6 +57,7 @@ pub use entry_ref::EntryRef;
 pub use error::{BackendError, ErrorOrigin};
 pub use fault::{Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
 pub use fd_transfer::{BorrowedFds, OwnedFds};
+pub use file_closer::{DroppedFile, DroppedFiles, collect_closes};
 pub use hung_path::HungPath;
 pub use inline_permit::{InlinePermit, InlinePermits};
 pub use inode_identity::{Generation, HandleDigest, InodeIdentity};
@@ -470,6 +471,17 @@ impl Replica {
         job: impl FnOnce(&dyn Backend),
     ) {
         self.pool.run_inline(about, || job(&*self.backend));
+    }
+
+    /// Whether `dropped` is a file of this replica.
+    pub fn has_opened(&self, dropped: &DroppedFile) -> bool {
+        dropped.is_of(&self.closer)
+    }
+
+    /// Closes a file of this replica on the calling thread, which holds a permit.
+    pub fn close_inline(&self, _leave: &InlinePermit<'_>, dropped: DroppedFile) {
+        // Most closes ask no server, so this one does not show that the object responds.
+        self.pool.run_inline(PathKey::default(), || dropped.close());
     }
 
     /// Makes a file from another process's descriptors ([`Backend::adopt`]). Never calls the

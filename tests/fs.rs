@@ -4,6 +4,8 @@
 mod carried;
 #[path = "fs/changed.rs"]
 mod changed;
+#[path = "fs/closes.rs"]
+mod closes;
 #[path = "fs/handles.rs"]
 mod handles;
 #[path = "fs/kernel.rs"]

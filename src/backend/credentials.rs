@@ -63,6 +63,10 @@ struct User {
 static DAEMON_GROUPS: LazyLock<Vec<Gid>> =
     LazyLock::new(|| rustix::process::getgroups().unwrap_or_default());
 
+/// The daemon's own user and group.
+static DAEMON_IDS: LazyLock<(u32, u32)> =
+    LazyLock::new(|| (geteuid().as_raw(), getegid().as_raw()));
+
 thread_local! {
     /// The thread's identity; `None` if it is unknown. A new thread inherits its creator's
     /// identity, and a failed `assume` may have changed a part of it.
@@ -78,10 +82,10 @@ impl RequestContext {
 
     /// Whether the caller has the same rights as the daemon.
     pub fn is_daemon(&self) -> bool {
-        let own = |uid, gid| self.uid == uid && self.gid == gid;
+        let (daemon_uid, daemon_gid) = *DAEMON_IDS;
         Self { request: 0, is_resent: false, ..*self } == Self::DAEMON
-            || !geteuid().is_root()
-            || own(0, getegid().as_raw())
+            || daemon_uid != 0
+            || (self.uid, self.gid) == (0, daemon_gid)
     }
 
     /// The caller's identity, with its current supplementary groups. Call this while the caller
@@ -166,7 +170,7 @@ impl Credentials {
                 theirs = user.groups.iter().copied().map(Gid::from_raw).collect();
                 (user.uid, user.gid, &theirs)
             }
-            None => (geteuid().as_raw(), getegid().as_raw(), own_groups),
+            None => (DAEMON_IDS.0, DAEMON_IDS.1, own_groups),
         };
         set_thread_groups(groups)?;
         setfsgid(gid.into());

@@ -157,7 +157,7 @@ impl BackendFile for DeferredCloseFile {
 impl Drop for DeferredCloseFile {
     fn drop(&mut self) {
         if let Some(file) = self.inner.take() {
-            self.closer.enqueue(std::mem::take(&mut self.path), Box::new(file));
+            self.closer.handle_drop(std::mem::take(&mut self.path), Box::new(file));
         }
     }
 }

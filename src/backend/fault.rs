@@ -32,16 +32,18 @@ pub enum FaultOp {
     Mutation,
     /// Writes to files, which are also mutations.
     Write,
+    /// Closes of files. They cannot fail, but they can be late or hang.
+    Close,
     /// All other calls.
     Metadata,
-    /// Every call.
+    /// Every call, except closes.
     Any,
 }
 
 impl FaultOp {
     fn includes(self, op: Self) -> bool {
         match self {
-            Self::Any => true,
+            Self::Any => op != Self::Close,
             Self::Mutation => matches!(op, Self::Mutation | Self::Write),
             one => one == op,
         }
@@ -271,6 +273,12 @@ impl FaultInjectorFile {
     /// Returns the most bytes that a read from `offset` may deliver.
     fn apply_to_read(&self, offset: u64) -> Result<usize> {
         self.script.apply_at(FaultOp::Read, self.path.as_deref(), Some(offset))
+    }
+}
+
+impl Drop for FaultInjectorFile {
+    fn drop(&mut self) {
+        let _ = self.apply(FaultOp::Close);
     }
 }
 

@@ -6,6 +6,10 @@
 //! list, and a job on the replica's pool closes all files in the list. If that job hangs in a
 //! close, another job continues.
 //!
+//! Handing a close over costs more than most closes. So a thread that may make calls on the replica
+//! itself ([`super::inline_permit`]) may also close its files: [`collect_closes`] gives it the files
+//! that it drops.
+//!
 //! Three kinds of descriptors have no such pool and go to dedicated threads
 //! ([`drop_on_dedicated_thread`]):
 //! - roots that leave service, which a probe, an inline caller or the watcher of the mount table
@@ -13,15 +17,18 @@
 //! - descriptors that the previous daemon sent and no file takes;
 //! - files of a pool that has stopped.
 //!
-//! *Invariant:* no thread closes a replica's descriptor where it drops it. If no thread can be
+//! *Invariant:* no thread closes a replica's descriptor where it drops it, except as an inline call
+//! with a permit. If no thread can be
 //! started, the descriptor stays open until a later [`FileCloser::start_job_if_needed`] starts one.
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
 
 use super::pool::{Pool, STUCK_AFTER, enter_call};
 
@@ -46,6 +53,71 @@ static DEDICATED_CLOSER: LazyLock<Arc<FileCloser>> =
 
 /// A value whose drop may block.
 pub(super) type PendingDrop = Box<dyn Send>;
+
+thread_local! {
+    /// The files that this thread drops in [`collect_closes`].
+    static COLLECTED: RefCell<Option<DroppedFiles>> = const { RefCell::new(None) };
+}
+
+/// Files that a thread has dropped, usually one.
+pub type DroppedFiles = SmallVec<[DroppedFile; 1]>;
+
+/// A file of a replica that was dropped and is not closed yet. It counts as being closed. Dropping
+/// this queues the file.
+pub struct DroppedFile {
+    closer: Arc<FileCloser>,
+    path: PathBuf,
+    /// `None` once it is closed.
+    file: Option<PendingDrop>,
+}
+
+impl DroppedFile {
+    fn new(closer: &Arc<FileCloser>, path: PathBuf, file: PendingDrop) -> Self {
+        closer.state.lock().closing += 1;
+        Self { closer: Arc::clone(closer), path, file: Some(file) }
+    }
+
+    /// Its path when it was opened; empty if another process opened it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether `closer` closes it.
+    pub(super) fn is_of(&self, closer: &Arc<FileCloser>) -> bool {
+        Arc::ptr_eq(&self.closer, closer)
+    }
+
+    /// Closes it on the calling thread, which may make calls on the replica.
+    pub(super) fn close(mut self) {
+        if let Some(file) = self.file.take() {
+            self.closer.close_one(&self.path, file);
+        }
+    }
+}
+
+impl Drop for DroppedFile {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.closer.enqueue(std::mem::take(&mut self.path), file);
+            self.closer.count_closed();
+        }
+    }
+}
+
+/// Runs `work` and returns the replicas' files that it dropped on this thread.
+pub fn collect_closes(work: impl FnOnce()) -> DroppedFiles {
+    /// Restores the list of an outer scope. After a panic, the collected files are queued.
+    struct Scope(Option<DroppedFiles>);
+    impl Drop for Scope {
+        fn drop(&mut self) {
+            let collected = COLLECTED.replace(self.0.take());
+            drop(collected);
+        }
+    }
+    let _outer = Scope(COLLECTED.replace(Some(DroppedFiles::new())));
+    work();
+    COLLECTED.take().unwrap_or_default()
+}
 
 /// Drops `left` on a dedicated thread. Never blocks.
 pub(super) fn drop_on_dedicated_thread(left: impl Send + 'static) {
@@ -105,6 +177,21 @@ impl FileCloser {
         Self { threads, state: Mutex::default(), closed: Condvar::new() }
     }
 
+    /// `file`, which was opened at `path`, was dropped: gives it to the [`collect_closes`] of this
+    /// thread, or queues it for closing. Never blocks.
+    pub(super) fn handle_drop(self: &Arc<Self>, path: PathBuf, file: PendingDrop) {
+        let mut dropped = Some((path, file));
+        // A thread that ends collects none.
+        let _ = COLLECTED.try_with(|list| {
+            if let Some(list) = &mut *list.borrow_mut() {
+                list.extend(dropped.take().map(|(path, file)| DroppedFile::new(self, path, file)));
+            }
+        });
+        if let Some((path, file)) = dropped {
+            self.enqueue(path, file);
+        }
+    }
+
     /// Queues `file` for closing; it was opened at `path`. Never blocks.
     pub(super) fn enqueue(self: &Arc<Self>, path: PathBuf, file: PendingDrop) {
         self.state.lock().dropped.push((path, file));
@@ -139,11 +226,20 @@ impl FileCloser {
                 state.jobs.iter_mut().filter(|(n, _)| Some(*n) == job).for_each(|j| j.1 = now);
                 next
             };
-            enter_call(&path);
-            drop(file);
-            self.state.lock().closing -= 1;
-            self.closed.notify_all();
+            self.close_one(&path, file);
         }
+    }
+
+    /// Closes a file that is counted in `closing`.
+    fn close_one(&self, path: &Path, file: PendingDrop) {
+        enter_call(path);
+        drop(file);
+        self.count_closed();
+    }
+
+    fn count_closed(&self) {
+        self.state.lock().closing -= 1;
+        self.closed.notify_all();
     }
 
     /// Closes dropped files, then waits up to [`FLUSH_TIMEOUT`] for closes in progress on other
@@ -239,6 +335,49 @@ mod tests {
         closer.enqueue(PathBuf::new(), Box::new(File { dropped, hang: None }));
         let thread = thread.recv_timeout(SOON).expect("it is not closed");
         assert_ne!(thread, std::thread::current().id());
+    }
+
+    #[test]
+    fn collected_files_are_closed_by_the_collecting_thread_or_queued() {
+        let ((closer, _pool), (dropped, threads)) = (closer(), mpsc::channel());
+        let file = || Box::new(File { dropped: dropped.clone(), hang: None });
+        let here = std::thread::current().id();
+        let mut collected = collect_closes(|| {
+            closer.handle_drop(PathBuf::new(), file());
+            closer.handle_drop(PathBuf::new(), file());
+        });
+        assert!(threads.try_recv().is_err(), "neither is closed yet");
+        assert!(collected.iter().all(|file| file.is_of(&closer)));
+        assert_eq!(closer.state.lock().closing, 2, "a flush waits for them");
+        collected.remove(0).close();
+        assert_eq!(threads.try_recv(), Ok(here));
+        assert_eq!(closer.state.lock().closing, 1);
+        drop(collected);
+        assert_ne!(threads.recv_timeout(SOON).unwrap(), here, "the other one was queued");
+        closer.flush();
+        assert_eq!(closer.state.lock().closing, 0);
+        // An outer scope continues after an inner one.
+        let outer = collect_closes(|| {
+            let inner = collect_closes(|| closer.handle_drop(PathBuf::new(), file()));
+            closer.handle_drop(PathBuf::new(), file());
+            assert_eq!(inner.len(), 1);
+            inner.into_iter().for_each(DroppedFile::close);
+        });
+        assert_eq!(outer.len(), 1);
+        outer.into_iter().for_each(DroppedFile::close);
+        assert_eq!([(); 2].map(|()| threads.try_recv()), [Ok(here); 2]);
+        // Outside, and after a panic.
+        closer.handle_drop(PathBuf::new(), file());
+        assert_ne!(threads.recv_timeout(SOON).unwrap(), here);
+        let panicking = || {
+            collect_closes(|| {
+                closer.handle_drop(PathBuf::new(), file());
+                panic!("on purpose");
+            })
+        };
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panicking));
+        assert!(panicked.is_err());
+        assert_ne!(threads.recv_timeout(SOON).unwrap(), here);
     }
 
     #[test]

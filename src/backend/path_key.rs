@@ -36,6 +36,11 @@ impl PathKey {
         about
     }
 
+    /// The hash of the path.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
     /// Whether its object is that of `other` or is beneath it.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         other.hash != 0 && (self.hash == other.hash || self.ancestors.contains(&other.hash))

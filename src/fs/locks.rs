@@ -320,6 +320,11 @@ impl Locks {
         answer
     }
 
+    /// Whether an owner may have locks on a file.
+    pub(super) fn may_have_locks(&self, ino: Ino, owner: LockOwner) -> bool {
+        self.owners.lock().contains((ino, owner))
+    }
+
     /// Releases all locks of an owner on a file.
     pub(super) async fn release_locks(&self, ino: Ino, owner: LockOwner) {
         let descriptor = self.owners.lock().remove((ino, owner));

@@ -25,7 +25,7 @@ use super::payload_budget::PayloadBudget;
 use super::records::UnansweredEntry;
 use super::replica_calls::ReplicaCalls;
 use super::tables::Tables;
-use crate::backend::Lane;
+use crate::backend::{DroppedFiles, Lane, collect_closes};
 use crate::replicas::task;
 use crate::telemetry::VolumeCounters;
 
@@ -109,6 +109,19 @@ impl OpenFiles {
         let closed = self.remove_handle(&mut self.tables.inodes.lock(), handle);
         self.finish_close(handle, closed);
         self.tables.compact_journal_if_due();
+    }
+
+    /// The same on a session thread. Returns the replicas' files that are to be closed. The thread
+    /// passes them to [`OpenFiles::close_files`] once the kernel has its reply: if a close hangs,
+    /// nothing waits for it.
+    #[must_use]
+    pub fn release_on_session_thread(self: &Arc<Self>, handle: HandleId) -> DroppedFiles {
+        collect_closes(|| self.release(handle))
+    }
+
+    /// Closes files that this session thread has released.
+    pub fn close_files(&self, files: DroppedFiles) {
+        files.into_iter().for_each(|file| self.calls.client.close(file));
     }
 
     /// The kernel sends a request again: removes the entries of its earlier try, which the kernel

@@ -30,9 +30,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use smallvec::{SmallVec, smallvec};
 
 use super::health::CallOutcome;
 use super::hedge_budget::{HedgeBudget, HedgeLimits};
+use super::metadata_order::ReplicaOrder;
 use super::request_deadline::{Deadlines, RequestDeadline};
 use super::{PendingWork, Replicas, Ticked, lateness, task};
 use crate::backend::{Backend, BackendError, PathKey, RequestingThread, Result};
@@ -40,7 +42,7 @@ use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 use call_future::{AnswerSlot, CallFuture};
-use call_latency::CallLatency;
+use call_latency::{CallLatency, CloseLatency};
 use lookup_timeouts::LookupTimeouts;
 use pending_changes::{PendingChange, PendingChanges};
 
@@ -67,6 +69,7 @@ pub struct MetadataClient {
     replicas: Arc<Replicas>,
     /// The latencies of all calls.
     latency: CallLatency,
+    close_latency: CloseLatency,
     /// The latencies of the calls under each affinity rule.
     pinned_latency: Vec<CallLatency>,
     counters: Arc<VolumeCounters>,
@@ -148,8 +151,8 @@ impl Drop for WaitingCall {
 
 struct CallState<T> {
     /// Replicas not asked yet; the next one is last.
-    untried: Vec<ReplicaId>,
-    unanswered: Vec<CallAttempt>,
+    untried: ReplicaOrder,
+    unanswered: SmallVec<[CallAttempt; 1]>,
     deadline: RequestDeadline,
     error: Option<BackendError>,
     /// Whether a replica has answered that the object does not exist.
@@ -174,6 +177,7 @@ impl MetadataClient {
         let client = Arc::new(Self {
             policy,
             latency: latency(),
+            close_latency: CloseLatency::new(replicas.len()),
             pinned_latency: (0..affinity_rules).map(|_| latency()).collect(),
             counters,
             pending: AtomicUsize::new(0),
@@ -222,7 +226,7 @@ impl MetadataClient {
     /// Like [`MetadataClient::call`], with only the replicas in `order`.
     pub fn call_in_order<T: Send + 'static>(
         self: &Arc<Self>,
-        order: Vec<ReplicaId>,
+        order: ReplicaOrder,
         target: CallTarget,
         run_as: RunAs,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
@@ -267,7 +271,7 @@ impl MetadataClient {
             run_as,
             deadline,
         };
-        let call = self.start(MetadataCall::new(self, vec![replica], options, op));
+        let call = self.start(MetadataCall::new(self, smallvec![replica], options, op));
         call.await.map(|(_, value)| value)
     }
 
@@ -310,14 +314,15 @@ impl<T: Send + 'static> MetadataCall<T> {
     #[inline]
     fn new(
         client: &Arc<MetadataClient>,
-        order: Vec<ReplicaId>,
+        mut order: ReplicaOrder,
         options: CallOptions,
         op: CallOp<T>,
     ) -> Arc<Self> {
         let replicas = order.iter().fold(ReplicaSet::EMPTY, |of, replica| of.with(*replica));
+        order.reverse();
         let state = CallState {
-            untried: order.into_iter().rev().collect(),
-            unanswered: Vec::new(),
+            untried: order,
+            unanswered: SmallVec::new(),
             deadline: options.deadline,
             error: None,
             has_negative_answer: false,

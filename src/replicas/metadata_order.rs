@@ -10,7 +10,13 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// Replicas in the order in which a call asks them. Each call makes one, so it needs no allocation
+/// for a usual number of replicas.
+pub type ReplicaOrder = SmallVec<[ReplicaId; 8]>;
 
 /// A replica is slow if it takes more than this many times as long as the quickest.
 pub const SLOW_FACTOR: u64 = 2;
@@ -39,13 +45,15 @@ const MAX_FASTER_SHARE: f64 = 0.8;
 const MIN_GAIN_US: u64 = 50;
 
 /// The inputs of the choice.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct OrderParams<'a> {
-    /// Smoothed time of a call on each replica, microseconds; 0 for unknown.
-    pub latencies_us: &'a ReplicaMap<u64>,
-    /// How long each replica has not been asked.
-    pub idle_times: &'a ReplicaMap<Duration>,
-    /// Replicas that may be asked.
+    /// Smoothed time of a call on a replica, microseconds; 0 for unknown.
+    pub latency_us: &'a dyn Fn(ReplicaId) -> u64,
+    /// How long a replica has not been asked. Few calls need it.
+    pub idle_time: &'a dyn Fn(ReplicaId) -> Duration,
+    /// All replicas.
+    pub all: ReplicaSet,
+    /// Those that may be asked.
     pub usable: ReplicaSet,
     /// Those that failed or were late recently.
     pub suspects: ReplicaSet,
@@ -71,8 +79,8 @@ pub fn smoothed_latency(mean: u64, sample: u64) -> u64 {
 }
 
 /// All replicas in the order in which to ask them.
-pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
-    let OrderParams { latencies_us: times, pinned, .. } = *choice;
+pub fn replica_order(choice: &OrderParams<'_>) -> ReplicaOrder {
+    let OrderParams { latency_us, pinned, all, .. } = *choice;
     let well = choice.usable.minus(choice.suspects);
     let usable = if well.is_empty() { choice.usable } else { well };
     let remeasure = choice.call_number % REMEASURE_EVERY == REMEASURE_EVERY - 1;
@@ -83,10 +91,10 @@ pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
         (false, true) if usable.minus(pinned).is_empty() => at_home,
         (false, true) => usable.minus(pinned),
     };
-    let known = first.iter().map(|id| times[id]).filter(|time| *time > 0);
+    let known = first.iter().map(latency_us).filter(|time| *time > 0);
     let bound = (known.min().unwrap_or(0) * SLOW_FACTOR).max(NEGLIGIBLE_US);
-    let (mut quick, slow): (Vec<_>, Vec<_>) =
-        first.iter().partition(|id| remeasure || times[*id] <= bound);
+    let (mut quick, slow): (ReplicaOrder, ReplicaOrder) =
+        first.iter().partition(|id| remeasure || latency_us(*id) <= bound);
     if !quick.is_empty() {
         // Remeasuring takes turns; otherwise the path decides.
         let place = if remeasure {
@@ -98,7 +106,8 @@ pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
         quick.rotate_left(turn);
     }
     quick.extend(slow);
-    let is_stale = |id: &ReplicaId| times[*id] > bound && choice.idle_times[*id] >= STALE_AFTER;
+    let is_stale =
+        |id: &ReplicaId| latency_us(*id) > bound && (choice.idle_time)(*id) >= STALE_AFTER;
     if choice.call_number % PROBE_EVERY == PROBE_EVERY - 1
         && !remeasure
         && let Some(at) = quick.iter().position(is_stale)
@@ -108,12 +117,12 @@ pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
     let refusing = choice.error_suspects.and(choice.usable).minus(first);
     if choice.call_number % PROBE_EVERY == PROBE_EVERY / 2 && !refusing.is_empty() {
         let place = (choice.call_number / PROBE_EVERY) as usize % refusing.iter().count();
-        quick.splice(0..0, refusing.iter().nth(place));
+        quick.insert_many(0, refusing.iter().nth(place));
     }
     // Ejected replicas come last rather than never, so that an error comes from a replica.
-    let mut left = times.all();
+    let mut left = all;
     quick.iter().for_each(|id| left = left.minus(ReplicaSet::EMPTY.with(*id)));
-    for set in [usable, choice.usable, times.all()] {
+    for set in [usable, choice.usable, all] {
         quick.extend(left.and(set).iter());
         left = left.minus(set);
     }
@@ -152,11 +161,16 @@ mod tests {
     }
 
     /// Parameters with all sets empty.
-    fn choice<'a>(times: &'a ReplicaMap<u64>, idle: &'a ReplicaMap<Duration>) -> OrderParams<'a> {
+    fn choice<'a>(
+        all: ReplicaSet,
+        latency_us: &'a dyn Fn(ReplicaId) -> u64,
+        idle_time: &'a dyn Fn(ReplicaId) -> Duration,
+    ) -> OrderParams<'a> {
         let none = ReplicaSet::EMPTY;
         OrderParams {
-            latencies_us: times,
-            idle_times: idle,
+            latency_us,
+            idle_time,
+            all,
             usable: none,
             suspects: none,
             error_suspects: none,
@@ -174,14 +188,15 @@ mod tests {
         affinity: u64,
         turn: u64,
     ) -> usize {
-        let idle = times.iter().map(|_| idle).collect();
-        let times = times.iter().copied().collect();
+        let times: ReplicaMap<u64> = times.iter().copied().collect();
+        let latency_us = |id| times[id];
+        let idle_time = |_| idle;
         let choice = OrderParams {
             usable: set(usable),
             pinned: set(pinned),
             path_hash: affinity,
             call_number: turn,
-            ..choice(&times, &idle)
+            ..choice(times.all(), &latency_us, &idle_time)
         };
         let order = replica_order(&choice);
         assert_eq!(order.len(), times.len(), "each replica comes once: {order:?}");
@@ -243,7 +258,8 @@ mod tests {
     #[test]
     fn suspects_are_ordered_between_healthy_and_ejected() {
         let times: ReplicaMap<u64> = [100, 90, 80].into_iter().collect();
-        let idle = times.map(|_, _| Duration::ZERO);
+        let latency_us = |id| times[id];
+        let idle_time = |_| Duration::ZERO;
         let (usable, suspect) = (set(&[1, 2]), set(&[2]));
         for turn in 0..2 * REMEASURE_EVERY {
             let affinity = turn;
@@ -252,7 +268,7 @@ mod tests {
                 suspects: suspect,
                 path_hash: affinity,
                 call_number: turn,
-                ..choice(&times, &idle)
+                ..choice(times.all(), &latency_us, &idle_time)
             };
             assert_eq!(
                 replica_order(&choice).iter().map(|id| id.index()).collect::<Vec<_>>(),
@@ -264,7 +280,8 @@ mod tests {
     #[test]
     fn a_failing_suspect_gets_one_call_in_eight() {
         let times: ReplicaMap<u64> = [100, 90, 80, 70].into_iter().collect();
-        let idle = times.map(|_, _| Duration::ZERO);
+        let latency_us = |id| times[id];
+        let idle_time = |_| Duration::ZERO;
         let (usable, suspect) = (set(&[0, 1, 2]), set(&[1, 2]));
         let mut asked = [0; 4];
         for turn in 0..160 {
@@ -275,7 +292,7 @@ mod tests {
                 error_suspects: refusing,
                 path_hash: affinity,
                 call_number: turn,
-                ..choice(&times, &idle)
+                ..choice(times.all(), &latency_us, &idle_time)
             };
             let order = replica_order(&choice);
             assert_eq!(order.len(), 4, "each replica comes once: {order:?}");

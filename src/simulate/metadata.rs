@@ -110,8 +110,9 @@ impl<'w> MetadataSimulation<'w> {
     /// Sends `worker`'s next call to the replica that the order puts first.
     fn start_call(&mut self, worker: usize) {
         let choice = OrderParams {
-            latencies_us: &self.smoothed_us,
-            idle_times: &self.active_at.map(|_, at| Duration::from_micros(self.now - at)),
+            latency_us: &|id| self.smoothed_us[id],
+            idle_time: &|id| Duration::from_micros(self.now - self.active_at[id]),
+            all: self.smoothed_us.all(),
             usable: self.smoothed_us.all(),
             suspects: ReplicaSet::EMPTY,
             error_suspects: ReplicaSet::EMPTY,

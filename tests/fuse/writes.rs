@@ -109,13 +109,16 @@ fn every_change_goes_to_the_write_replica_once() {
     everything_once(|path| rig.at(path));
     let changes = changes(&rig);
     assert!(changes[0].is_empty() && changes[2].is_empty(), "{changes:?}");
-    let names: Vec<_> = changes[1].iter().map(name).collect();
+    // A program that another test starts meanwhile has copies of the descriptors, and exec(2) closes
+    // each of them.
+    let (closes, others): (Vec<_>, Vec<_>) =
+        changes[1].iter().map(name).partition(|name| *name == "fsync or close");
+    assert!(closes.len() >= 2, "{changes:?}");
     // The recorder hides the target from copy_file_range(2), so it is written instead.
     let expected = "mkdir, mknod, open, write, fallocate, copy_file_range, write, ftruncate, \
-                    fsync or close, fsync or close, link, symlink, rename, rename, set, set, \
-                    set, set, setxattr, removexattr, fsync of a directory, unlink, unlink, \
-                    unlink, unlink, rmdir";
-    assert_eq!(names.join(", "), expected);
+                    link, symlink, rename, rename, set, set, set, set, setxattr, removexattr, \
+                    fsync of a directory, unlink, unlink, unlink, unlink, rmdir";
+    assert_eq!(others.join(", "), expected);
     assert_eq!(rig.status().counters.bytes_written, 6);
     rig.expect_quiet();
 }

@@ -80,6 +80,21 @@ impl Mutations {
         self.calls.call_on_inode(run_as, dir.ino, sync).await
     }
 
+    /// The answer to [`Mutations::flush`] if no replica need be asked: the handle does not write,
+    /// and `owner` has no locks. So it is for most closes.
+    pub fn flush_without_replica(
+        &self,
+        handle: HandleId,
+        owner: LockOwner,
+    ) -> Option<FsResult<()>> {
+        let Some(file) = self.tables.handles.file(handle) else { return Some(Err(Errno::BADF)) };
+        if file.writer.is_some() || self.locks.may_have_locks(file.ino, owner) {
+            return None;
+        }
+        file.is_closing.store(true, Ordering::Relaxed);
+        Some(Ok(()))
+    }
+
     /// close(2) of one of the descriptors of a handle; releases `owner`'s locks.
     pub async fn flush(&self, handle: HandleId, owner: LockOwner) -> FsResult<()> {
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;

@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use smallvec::smallvec;
+
 use super::OpenFiles;
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, RequestContext};
 use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
@@ -261,7 +263,7 @@ impl OpenFiles {
         };
         let target = self.calls.target(path).for_retry_of(*target);
         let run_as = RunAs::Only(request.credentials().clone());
-        let order = vec![wanted, opener];
+        let order = smallvec![wanted, opener];
         match self.calls.client.call_in_order(order, target, run_as, open).await {
             Ok((replica, Some(file))) => Some((replica, file)),
             _ => Some((opener, Arc::clone(&found.file))),

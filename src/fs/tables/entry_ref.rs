@@ -47,7 +47,11 @@ impl DirEntryRef {
 
     /// Its last known path.
     pub(in crate::fs) fn path(&self) -> PathBuf {
-        self.dir.object.path().join(&self.name)
+        let dir = self.dir.object.path();
+        let mut path = PathBuf::with_capacity(dir.as_os_str().len() + 1 + self.name.len());
+        path.push(dir);
+        path.push(&self.name);
+        path
     }
 }
 

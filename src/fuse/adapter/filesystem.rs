@@ -96,8 +96,10 @@ impl fuser::Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs_for(req).open_files.release(handle_id(number, handle));
+        let fs = self.fs_for(req);
+        let files = fs.open_files.release_on_session_thread(handle_id(number, handle));
         reply.ok();
+        fs.open_files.close_files(files);
     }
 
     fn flush(
@@ -110,8 +112,12 @@ impl fuser::Filesystem for Adapter {
     ) {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
+        let owner = lock_owner(owner);
+        if let Some(answer) = fs.mutations.flush_without_replica(handle, owner) {
+            return reply_empty(reply, answer);
+        }
         run_on_session_thread(async move {
-            reply_empty(reply, fs.mutations.flush(handle, lock_owner(owner)).await)
+            reply_empty(reply, fs.mutations.flush(handle, owner).await)
         });
     }
 

@@ -1,14 +1,41 @@
-//! Chooses the thread that makes a call: one of the replica's own, or the session thread of the
-//! request.
+//! Chooses the thread that makes a call or closes a file: one of the replica's own, or the session
+//! thread of the request.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::MetadataCall;
-use crate::backend::{Backend, BackendError, JobOptions, Result};
+use super::{MetadataCall, MetadataClient};
+use crate::backend::{Backend, BackendError, DroppedFile, JobOptions, PathKey, Result};
 use crate::replicas::task;
 use crate::sync::before_io;
 use crate::volume::ReplicaId;
+
+impl MetadataClient {
+    /// Closes a file on the calling thread, a session thread that owes no reply, if its replica is
+    /// well and quick to close files. Otherwise one of the replica's own threads closes it.
+    pub fn close(&self, file: DroppedFile) {
+        let owner = self.replicas.iter().find(|(_, replica)| replica.has_opened(&file));
+        let Some((id, replica)) = owner else { return };
+        if !self.replicas.is_calm()
+            || !self.latency.is_quick(id)
+            || !self.close_latency.is_quick(id)
+        {
+            return;
+        }
+        let path_key = match file.path() {
+            // It came from another daemon.
+            path if path.as_os_str().is_empty() => PathKey::default(),
+            path => PathKey::from_path(path),
+        };
+        let Some(_all) = self.replicas.inline_permits().try_acquire() else { return };
+        if let Some(permit) = replica.try_inline_permit(&path_key) {
+            before_io("a close");
+            let begun = Instant::now();
+            replica.close_inline(&permit, file);
+            self.close_latency.record(id, begun.elapsed());
+        }
+    }
+}
 
 impl<T: Send + 'static> MetadataCall<T> {
     /// Makes the call on the calling thread if that is a session thread and the replica is quick.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::replicas::lateness::LatenessHistogram;
-use crate::replicas::metadata_order;
+use crate::replicas::metadata_order::{self, REMEASURE_EVERY};
 use crate::volume::{ReplicaId, ReplicaMap};
 
 /// A read's duration says how far its replica is from its usual times. A call is too short to
@@ -56,11 +56,10 @@ impl CallLatency {
         self.smoothed_us.map(|_, time| time.load(Ordering::Relaxed))
     }
 
-    /// How long each replica has not been asked.
-    pub(super) fn idle_times(&self) -> ReplicaMap<Duration> {
-        let now = self.start.elapsed();
-        let at = |at: &AtomicU64| Duration::from_micros(at.load(Ordering::Relaxed));
-        self.last_used.map(|_, asked| now.saturating_sub(at(asked)))
+    /// How long a replica has not been asked.
+    pub(super) fn idle_time(&self, replica: ReplicaId) -> Duration {
+        let asked = Duration::from_micros(self.last_used[replica].load(Ordering::Relaxed));
+        self.start.elapsed().saturating_sub(asked)
     }
 
     pub(super) fn record_use(&self, replica: ReplicaId) {
@@ -93,6 +92,37 @@ impl CallLatency {
             metadata_order::smoothed_latency(mean, time.as_micros() as u64),
             Ordering::Relaxed,
         );
+    }
+}
+
+/// The smoothed times of closes by session threads, microseconds; 0 if unknown. A close can take
+/// longer than other calls: over NFSv4 it asks the server, and the last one of a removed file frees
+/// its blocks.
+pub(super) struct CloseLatency {
+    smoothed_us: ReplicaMap<AtomicU64>,
+    /// The closes that session threads left to each replica's own threads.
+    left: ReplicaMap<AtomicU64>,
+}
+
+impl CloseLatency {
+    pub(super) fn new(replicas: usize) -> Self {
+        let zeros = || ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0));
+        Self { smoothed_us: zeros(), left: zeros() }
+    }
+
+    /// Whether a session thread may make the next close. Now and then it may also make a slow one,
+    /// to measure it again.
+    pub(super) fn is_quick(&self, replica: ReplicaId) -> bool {
+        self.smoothed_us[replica].load(Ordering::Relaxed) <= MAX_INLINE_US
+            || self.left[replica].fetch_add(1, Ordering::Relaxed) % REMEASURE_EVERY
+                == REMEASURE_EVERY - 1
+    }
+
+    pub(super) fn record(&self, replica: ReplicaId, time: Duration) {
+        let smoothed = &self.smoothed_us[replica];
+        let mean = smoothed.load(Ordering::Relaxed);
+        let mean = metadata_order::smoothed_latency(mean, time.as_micros() as u64);
+        smoothed.store(mean, Ordering::Relaxed);
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use super::{CallTarget, MetadataClient};
 use crate::backend::Lane;
 use crate::replicas::Availability;
-use crate::replicas::metadata_order::{self, OrderParams};
-use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
+use crate::replicas::metadata_order::{self, OrderParams, ReplicaOrder};
+use crate::volume::{ReplicaSet, VolumeMode};
 
 impl MetadataClient {
     /// The replicas to ask, in order.
-    pub fn replica_order(&self, target: CallTarget) -> Vec<ReplicaId> {
+    pub fn replica_order(&self, target: CallTarget) -> ReplicaOrder {
         if let Some(only) = target.sole_replica {
             let others = target.fallback_replicas.iter().filter(|id| *id != only);
             return std::iter::once(only).chain(others).collect();
@@ -26,7 +26,7 @@ impl MetadataClient {
         order
     }
 
-    fn usual_order(&self, target: CallTarget) -> Vec<ReplicaId> {
+    fn usual_order(&self, target: CallTarget) -> ReplicaOrder {
         let Availability { usable, suspects: suspect, error_suspects: refusing } =
             self.replicas.availability();
         let times = target.pin.map_or(&self.latency, |pin| &self.pinned_latency[pin.rule]);
@@ -36,8 +36,9 @@ impl MetadataClient {
             return usable.iter().chain(ejected.iter()).collect();
         }
         let order = metadata_order::replica_order(&OrderParams {
-            latencies_us: &times.latencies_us(),
-            idle_times: &times.idle_times(),
+            latency_us: &|replica| times.latency_us(replica),
+            idle_time: &|replica| times.idle_time(replica),
+            all: self.replicas.all(),
             usable,
             suspects: suspect,
             error_suspects: refusing,

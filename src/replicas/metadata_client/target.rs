@@ -1,6 +1,5 @@
 //! The object of a call, and preferences for replicas.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::Instant;
 
@@ -36,11 +35,10 @@ pub struct CallTarget {
 impl CallTarget {
     /// A call about `path`, which the rule `pin` pins if there is one.
     pub fn new(path: &Path, pin: Option<Pin>) -> Self {
-        let mut hasher = DefaultHasher::new();
-        path.as_os_str().hash(&mut hasher);
+        let path_key = PathKey::from_path(path);
         Self {
-            path_key: PathKey::from_path(path),
-            path_hash: hasher.finish(),
+            path_hash: path_key.hash(),
+            path_key,
             pin,
             sole_replica: None,
             fallback_replicas: ReplicaSet::EMPTY,
