@@ -479,9 +479,8 @@ impl Replica {
     }
 
     /// Closes a file of this replica on the calling thread, which holds a permit.
-    pub fn close_inline(&self, _leave: &InlinePermit<'_>, dropped: DroppedFile) {
-        // Most closes ask no server, so this one does not show that the object responds.
-        self.pool.run_inline(PathKey::default(), || dropped.close());
+    pub fn close_inline(&self, _leave: &InlinePermit<'_>, about: PathKey, dropped: DroppedFile) {
+        self.pool.close_inline(about, || dropped.close());
     }
 
     /// Makes a file from another process's descriptors ([`Backend::adopt`]). Never calls the

@@ -232,9 +232,16 @@ impl FileCloser {
 
     /// Closes a file that is counted in `closing`.
     fn close_one(&self, path: &Path, file: PendingDrop) {
+        /// Also after a panic.
+        struct Closing<'a>(&'a FileCloser);
+        impl Drop for Closing<'_> {
+            fn drop(&mut self) {
+                self.0.count_closed();
+            }
+        }
+        let _closing = Closing(self);
         enter_call(path);
         drop(file);
-        self.count_closed();
     }
 
     fn count_closed(&self) {

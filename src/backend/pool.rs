@@ -464,17 +464,31 @@ impl Pool {
 
     /// Runs `job` on the calling thread as an inline call.
     pub fn run_inline(&self, about: PathKey, job: impl FnOnce()) {
+        let since = self.run_on_this_thread(about, job);
+        if self.shared.is_any_stuck.load(Ordering::Relaxed) {
+            self.shared.state.lock().record_responsive(&about, since);
+            // A job may have waited for this call.
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// The same for a close. Most closes ask no server, so they do not show that it responds.
+    pub fn close_inline(&self, about: PathKey, close: impl FnOnce()) {
+        self.run_on_this_thread(about, close);
+        if self.shared.is_any_stuck.load(Ordering::Relaxed) {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// Runs `job` as an inline call; returns when that began.
+    fn run_on_this_thread(&self, about: PathKey, job: impl FnOnce()) -> Instant {
         self.register_inline_thread();
         let inline_call =
             InlineCall { pool_id: self.shared.pool_id, path_key: about, since: Instant::now() };
         let around = CURRENT_CALL.with(|slot| slot.lock().inline_call.replace(inline_call));
         run_catching_panics(job);
         CURRENT_CALL.with(|slot| slot.lock().inline_call = around);
-        if self.shared.is_any_stuck.load(Ordering::Relaxed) {
-            self.shared.state.lock().record_responsive(&about, inline_call.since);
-            // A job may have waited for this call.
-            self.shared.wake.notify_one();
-        }
+        inline_call.since
     }
 
     /// Adds the calling thread's slot to those of inline callers.

@@ -119,9 +119,15 @@ impl OpenFiles {
         collect_closes(|| self.release(handle))
     }
 
-    /// Closes files that this session thread has released.
-    pub fn close_files(&self, files: DroppedFiles) {
-        files.into_iter().for_each(|file| self.calls.client.close(file));
+    /// Closes files that this session thread has released. It closes one itself at most: if that
+    /// hangs, the files of other replicas must not wait for it.
+    pub fn close_files(&self, mut files: DroppedFiles) {
+        let own = files.pop();
+        // The replicas' threads close the others.
+        drop(files);
+        if let Some(file) = own {
+            self.calls.client.close(file);
+        }
     }
 
     /// The kernel sends a request again: removes the entries of its earlier try, which the kernel

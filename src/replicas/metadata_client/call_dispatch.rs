@@ -31,7 +31,7 @@ impl MetadataClient {
         if let Some(permit) = replica.try_inline_permit(&path_key) {
             before_io("a close");
             let begun = Instant::now();
-            replica.close_inline(&permit, file);
+            replica.close_inline(&permit, path_key, file);
             self.close_latency.record(id, begun.elapsed());
         }
     }
