@@ -232,7 +232,7 @@ impl FileCloser {
 
     /// Closes a file that is counted in `closing`.
     fn close_one(&self, path: &Path, file: PendingDrop) {
-        /// Also after a panic.
+        /// Counts the file as closed, also after a panic.
         struct Closing<'a>(&'a FileCloser);
         impl Drop for Closing<'_> {
             fn drop(&mut self) {

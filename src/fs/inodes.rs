@@ -45,7 +45,7 @@ pub(super) use table::InodeTable;
 /// Numbers that fanfs makes have this bit. Replicas that count from 1 never reach it.
 const HASHED_INO_BIT: u64 = 1 << 63;
 
-/// A map by names. Its hashes are seeded, as those of the standard map, at a fifth of the cost.
+/// A map by names. Its hashes are seeded, as those of the standard map, and cost less.
 type NameMap<V> = HashMap<OsString, V, foldhash::quality::RandomState>;
 
 /// All known inodes.

@@ -69,6 +69,7 @@ pub struct MetadataClient {
     replicas: Arc<Replicas>,
     /// The latencies of all calls.
     latency: CallLatency,
+    /// The latencies of closes by session threads.
     close_latency: CloseLatency,
     /// The latencies of the calls under each affinity rule.
     pinned_latency: Vec<CallLatency>,
