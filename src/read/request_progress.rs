@@ -39,7 +39,8 @@ impl Reader {
             return false;
         }
         let of = parts.first().map(|part| part.file.candidates_with_failing());
-        let silence = self.replicas.responsiveness(of.unwrap_or(self.replicas.all()), now);
+        let since = request.with_deadline(|term| term.last_progress());
+        let silence = self.replicas.responsiveness(of.unwrap_or(self.replicas.all()), since, now);
         match request.with_deadline(|term| term.check(now, || silence)) {
             DeadlineVerdict::Wait => false,
             DeadlineVerdict::Retry => {

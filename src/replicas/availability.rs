@@ -39,9 +39,14 @@ impl Replicas {
 
     /// Whether any replica of a set answers. Asks their roots, so call it only for requests that
     /// have waited for long.
-    pub fn responsiveness(self: &Arc<Self>, of: ReplicaSet, now: Instant) -> Responsiveness {
+    pub fn responsiveness(
+        self: &Arc<Self>,
+        of: ReplicaSet,
+        since: Instant,
+        now: Instant,
+    ) -> Responsiveness {
         let mut health = self.lock_health();
-        let responsiveness = health.responsiveness(of, now);
+        let responsiveness = health.responsiveness(of, since, now);
         let due = health.due_mount_checks(now);
         drop(health);
         self.start_mount_checks(due);

@@ -37,6 +37,13 @@ struct RootCheck {
     eject_reason: Option<HealthReason>,
 }
 
+/// A good answer of a replica's root.
+#[derive(Clone, Copy, Debug)]
+struct RootAnswer {
+    asked_at: Instant,
+    answered_at: Instant,
+}
+
 /// How long a good answer from the root clears the replica of the suspicion that it hangs.
 const ROOT_CHECK_VALIDITY: Duration = Duration::from_secs(1);
 
@@ -76,8 +83,8 @@ pub struct HealthBoard {
     last_failed_by_error: ReplicaMap<bool>,
     /// When each root last passed a [`RootCheck`].
     last_root_check_passed: ReplicaMap<Option<Instant>>,
-    /// When each root last answered well in any check.
-    last_root_ok: ReplicaMap<Option<Instant>>,
+    /// The last good answer of each root in any check.
+    last_root_ok: ReplicaMap<Option<RootAnswer>>,
     /// When each root last failed with an error.
     last_root_error: ReplicaMap<Option<Instant>>,
     /// Since when each root has not answered a check for [`HealthBoard::responsiveness`].
@@ -211,17 +218,23 @@ impl HealthBoard {
         self.root_checks[id].get_or_insert(RootCheck::new(now)).eject_reason = Some(reason);
     }
 
-    /// Whether any replica of a set answers. This has their roots checked
+    /// Whether any replica of a set answers, for a request that has waited `since`. Answers to
+    /// earlier questions do not count. This has their roots checked
     /// ([`HealthBoard::due_mount_checks`]), so call it only for requests that have waited for long,
     /// and repeat it.
     ///
     /// Replicas that fail with errors, are absent, or are ejected without a check in progress do
     /// not count while there are others.
-    pub fn responsiveness(&mut self, of: ReplicaSet, now: Instant) -> Responsiveness {
+    pub fn responsiveness(
+        &mut self,
+        of: ReplicaSet,
+        since: Instant,
+        now: Instant,
+    ) -> Responsiveness {
         let mut is_any_silent = false;
         let mut is_any_unclear = false;
         for id in of.and(self.health.all()).iter() {
-            match self.replica_responsiveness(id, now) {
+            match self.replica_responsiveness(id, since, now) {
                 Some(Responsiveness::Responsive) => return Responsiveness::Responsive,
                 Some(Responsiveness::Unknown) => is_any_unclear = true,
                 Some(Responsiveness::Unresponsive) => is_any_silent = true,
@@ -236,15 +249,19 @@ impl HealthBoard {
     }
 
     /// Whether a replica answers; `None` if it does not count.
-    fn replica_responsiveness(&mut self, id: ReplicaId, now: Instant) -> Option<Responsiveness> {
-        let is_recent = |at: Option<Instant>| {
-            at.is_some_and(|at| now.saturating_duration_since(at) < ROOT_CHECK_VALIDITY)
-        };
+    fn replica_responsiveness(
+        &mut self,
+        id: ReplicaId,
+        since: Instant,
+        now: Instant,
+    ) -> Option<Responsiveness> {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < ROOT_CHECK_VALIDITY;
+        let counts = |ok: RootAnswer| ok.asked_at >= since && is_recent(ok.answered_at);
         if self.health[id].is_usable() {
-            if is_recent(self.last_root_ok[id]) {
+            if self.last_root_ok[id].is_some_and(counts) {
                 return Some(Responsiveness::Responsive);
             }
-            if is_recent(self.last_root_error[id]) {
+            if self.last_root_error[id].is_some_and(is_recent) {
                 return None;
             }
             self.root_checks[id].get_or_insert(RootCheck::new(now));
@@ -252,8 +269,8 @@ impl HealthBoard {
         {
             return None;
         }
-        let since = *self.root_unresponsive_since[id].get_or_insert(now);
-        match now.saturating_duration_since(since) >= ROOT_TIMEOUT {
+        let silent_since = *self.root_unresponsive_since[id].get_or_insert(now);
+        match now.saturating_duration_since(silent_since) >= ROOT_TIMEOUT {
             true => Some(Responsiveness::Unresponsive),
             false => Some(Responsiveness::Unknown),
         }
@@ -272,7 +289,10 @@ impl HealthBoard {
     /// Records the result of a mount check.
     pub fn mount_checked(&mut self, id: ReplicaId, proof: MountCheck, now: Instant) {
         match proof {
-            MountCheck::SameMount => self.last_root_ok[id] = Some(now),
+            MountCheck::SameMount => {
+                let asked_at = self.root_checks[id].map_or(now, |check| check.started_at);
+                self.last_root_ok[id] = Some(RootAnswer { asked_at, answered_at: now });
+            }
             MountCheck::Failed => self.last_root_error[id] = Some(now),
             MountCheck::MountGone | MountCheck::Inconclusive => {}
         }
@@ -498,22 +518,23 @@ mod tests {
     #[test]
     fn all_replicas_are_silent_until_a_root_answers() {
         let (mut board, now) = board();
-        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unknown);
+        let start = now;
+        assert_eq!(board.responsiveness(all(), start, now), Responsiveness::Unknown);
         assert_eq!(board.due_mount_checks(now), all(), "all roots are asked");
         let now = now + ROOT_TIMEOUT;
-        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
+        assert_eq!(board.responsiveness(all(), start, now), Responsiveness::Unresponsive);
         // However their silence ends, and although not all are asked again at once.
         for replica in 0..3 {
             board.eject(id(replica), HealthReason::Stalled, now);
         }
         let now = now + crate::replicas::health::MAX_EJECTION;
         let _ = board.due_mount_checks(now);
-        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
+        assert_eq!(board.responsiveness(all(), start, now), Responsiveness::Unresponsive);
         board.mount_checked(id(1), MountCheck::SameMount, now);
-        assert_eq!(board.responsiveness(all(), now), Responsiveness::Responsive);
+        assert_eq!(board.responsiveness(all(), start, now), Responsiveness::Responsive);
         let alone = ReplicaSet::EMPTY.with(id(0));
         assert_eq!(
-            board.responsiveness(alone, now),
+            board.responsiveness(alone, start, now),
             Responsiveness::Unresponsive,
             "the others cannot serve it"
         );
@@ -522,28 +543,47 @@ mod tests {
     #[test]
     fn a_fresh_answer_of_one_root_ends_the_silence() {
         let (mut board, now) = board();
-        let _ = board.responsiveness(all(), now);
+        let start = now;
+        let _ = board.responsiveness(all(), start, now);
         let _ = board.due_mount_checks(now);
         board.mount_checked(id(2), MountCheck::SameMount, now);
         let late = now + ROOT_CHECK_VALIDITY - Duration::from_millis(1);
-        assert_eq!(board.responsiveness(all(), late), Responsiveness::Responsive);
+        assert_eq!(board.responsiveness(all(), start, late), Responsiveness::Responsive);
         let now = now + ROOT_CHECK_VALIDITY;
-        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unknown);
+        assert_eq!(board.responsiveness(all(), start, now), Responsiveness::Unknown);
         assert_eq!(board.due_mount_checks(now), ReplicaSet::EMPTY.with(id(2)), "it is asked again");
+    }
+
+    /// Or a request of a volume with short deadlines would end at the shorter one.
+    #[test]
+    fn an_answer_to_an_earlier_question_does_not_end_a_silence() {
+        let (mut board, now) = board();
+        let _ = board.responsiveness(all(), now, now);
+        let _ = board.due_mount_checks(now);
+        let start = now + Duration::from_millis(1);
+        let later = now + Duration::from_millis(2);
+        board.mount_checked(id(2), MountCheck::SameMount, later);
+        assert_eq!(board.responsiveness(all(), now, later), Responsiveness::Responsive);
+        assert_eq!(board.responsiveness(all(), start, later), Responsiveness::Unknown);
+        assert_eq!(board.due_mount_checks(later), ReplicaSet::EMPTY.with(id(2)), "asked again");
+        let later = now + Duration::from_millis(3);
+        board.mount_checked(id(2), MountCheck::SameMount, later);
+        assert_eq!(board.responsiveness(all(), start, later), Responsiveness::Responsive);
     }
 
     #[test]
     fn failed_or_absent_replicas_do_not_end_a_silence() {
         let (mut board, now) = board();
+        let start = now;
         board.mount_gone(id(0), now);
-        let _ = board.responsiveness(all(), now);
+        let _ = board.responsiveness(all(), start, now);
         let _ = board.due_mount_checks(now);
         let now = now + ROOT_TIMEOUT;
         board.mount_checked(id(1), MountCheck::Failed, now);
-        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
+        assert_eq!(board.responsiveness(all(), start, now), Responsiveness::Unresponsive);
         board.mount_checked(id(2), MountCheck::Failed, now);
         assert_eq!(
-            board.responsiveness(all(), now),
+            board.responsiveness(all(), start, now),
             Responsiveness::Responsive,
             "errors are answers"
         );
@@ -552,14 +592,15 @@ mod tests {
     #[test]
     fn a_root_that_cannot_be_asked_is_silent() {
         let (mut board, mut now) = board();
+        let start = now;
         for _ in 0..20 {
-            let _ = board.responsiveness(all(), now);
+            let _ = board.responsiveness(all(), start, now);
             for replica in board.due_mount_checks(now).iter() {
                 board.mount_checked(replica, MountCheck::Inconclusive, now);
             }
             now += ROOT_TIMEOUT / 10;
         }
-        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
+        assert_eq!(board.responsiveness(all(), start, now), Responsiveness::Unresponsive);
     }
 
     #[test]

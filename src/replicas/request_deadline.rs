@@ -82,6 +82,11 @@ impl RequestDeadline {
         }
     }
 
+    /// When it was made, or last made progress.
+    pub fn last_progress(&self) -> Instant {
+        self.last_progress
+    }
+
     /// Records progress at `at`, if any.
     pub fn record_progress(&mut self, at: Option<Instant>) {
         self.last_progress = at.map_or(self.last_progress, |at| at.max(self.last_progress));

@@ -18,14 +18,15 @@ impl<T: Send + 'static> MetadataCall<T> {
         // Without the lock: a pool asks calls whether they are over.
         let moved =
             silent.iter().filter_map(|silent| silent.last_progress(&self.client.replicas)).max();
-        {
+        let since = {
             let term = &mut self.state.lock().deadline;
             term.record_progress(moved);
             if !term.is_due(now) {
                 return DeadlineVerdict::Wait;
             }
-        }
-        let silence = self.client.replicas.responsiveness(self.replicas, now);
+            term.last_progress()
+        };
+        let silence = self.client.replicas.responsiveness(self.replicas, since, now);
         self.state.lock().deadline.check(now, || silence)
     }
 
