@@ -13,6 +13,7 @@
 
 mod activity;
 mod append_queue;
+mod attribute_demand;
 mod cache_mode;
 mod entry_name;
 mod error;

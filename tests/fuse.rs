@@ -13,6 +13,7 @@ mod faults;
 mod freshness;
 mod health;
 mod immutable;
+mod listings;
 mod locks;
 mod memory;
 mod moves;

@@ -7,9 +7,12 @@
 //! *Invariant:* paths sent to replicas consist of names that the kernel looked up, without `.` or
 //! `..`.
 
+mod entry_attrs;
 mod getattr;
 mod path_queries;
 mod readdir;
+mod readdirplus;
+mod reply_room;
 mod root_attrs;
 
 use std::path::PathBuf;
@@ -18,6 +21,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::attribute_demand::AttributeDemand;
 use super::entry_name::{EntryName, InodeAttr, ReplicaAttr};
 use super::error::{Errno, FsResult};
 use super::ino::Ino;
@@ -28,14 +32,20 @@ use crate::backend::{Attr, Backend, BackendError, RequestContext};
 use crate::replicas::metadata_client::RunAs;
 use crate::volume::ReplicaId;
 
+use entry_attrs::LookTime;
+use reply_room::ReplyRoom;
+
 pub(super) use getattr::{AttrRequest, AttrSource};
-pub use readdir::{ReaddirPlusEntry, ReaddirPlusPage};
+pub use readdirplus::{ReaddirPlusEntry, ReaddirPlusPage};
 
 /// Names, attributes and listings.
 pub struct Namespace {
     tables: Arc<Tables>,
     calls: Arc<ReplicaCalls>,
     listing_memory: Arc<ListingMemory>,
+    attribute_demand: AttributeDemand,
+    reply_room: ReplyRoom,
+    look_time: LookTime,
     /// The last known attributes of the root, and the replica that showed them.
     last_root_attr: Mutex<Option<(ReplicaId, Attr)>>,
 }
@@ -46,12 +56,21 @@ impl Namespace {
         calls: Arc<ReplicaCalls>,
         listing_memory: Arc<ListingMemory>,
     ) -> Self {
-        Self { tables, calls, listing_memory, last_root_attr: Mutex::new(None) }
+        Self {
+            tables,
+            calls,
+            listing_memory,
+            attribute_demand: AttributeDemand::default(),
+            reply_room: ReplyRoom::default(),
+            look_time: LookTime::default(),
+            last_root_attr: Mutex::new(None),
+        }
     }
 
     /// Looks up a name; the kernel then knows the inode once more.
     pub async fn lookup(&self, caller: RequestContext, at: EntryName<'_>) -> FsResult<InodeAttr> {
         let since = Instant::now();
+        self.attribute_demand.record_lookup(at.parent, since);
         let look_up = || self.try_lookup(caller, at, since);
         let answer = self.calls.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await;
         self.calls.after_page_drops(answer).await

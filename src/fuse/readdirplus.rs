@@ -11,7 +11,7 @@ use super::names_only_listing::NamesOnlyListing;
 use super::raw_reply::RawReplies;
 use super::replies::GENERATION;
 use crate::backend::FileKind;
-use crate::fs::{EntryName, Fs, FsResult, Ino, ReaddirPlusPage};
+use crate::fs::{EntryName, Fs, FsResult, Ino, ReaddirPlusEntry, ReaddirPlusPage};
 
 /// Replies to a READDIRPLUS of a directory.
 pub(super) struct ReaddirPlusResponder {
@@ -42,19 +42,24 @@ impl ReaddirPlusResponder {
                 return reply.ok();
             }
         }
-        let request = request_number(self.id);
-        for plus in page.entries {
-            let Some(seen) = &plus.entry_attr else { continue };
-            let entry = self.fs.namespace.readdirplus_reply(self.dir, &plus.name, seen);
-            let Some(entry) = entry else { continue };
-            let attr = file_attr(&entry);
-            if reply.add(attr.ino, plus.next_offset, &plus.name, &self.ttl, &attr, GENERATION) {
-                break;
-            }
-            let at = EntryName { parent: self.dir, name: &plus.name };
-            self.fs.namespace.commit_lookup(entry.ino, at, seen, request);
-        }
+        let sent = page.entries.iter().take_while(|plus| self.add(&mut reply, plus)).count();
+        self.fs.namespace.record_reply_room(page.entries.len(), sent);
         reply.ok();
+    }
+
+    /// Adds an entry to the reply, or leaves it out if it has changed since. Returns false if the
+    /// reply has no room for it.
+    fn add(&self, reply: &mut ReplyDirectoryPlus, plus: &ReaddirPlusEntry) -> bool {
+        let Some(seen) = &plus.entry_attr else { return true };
+        let entry = self.fs.namespace.readdirplus_reply(self.dir, &plus.name, seen);
+        let Some(entry) = entry else { return true };
+        let attr = file_attr(&entry);
+        if reply.add(attr.ino, plus.next_offset, &plus.name, &self.ttl, &attr, GENERATION) {
+            return false;
+        }
+        let at = EntryName { parent: self.dir, name: &plus.name };
+        self.fs.namespace.commit_lookup(entry.ino, at, seen, request_number(self.id));
+        true
     }
 
     /// Replies with names only, because the attributes of some entries cannot be read. The
