@@ -77,7 +77,7 @@ pub use mutations::{
     CopyRequest, CreateRequest, CreatedFile, FallocateRequest, Mutations, RenameRequest,
     WriteRequest,
 };
-pub use namespace::{Namespace, ReaddirPlusEntry, ReaddirPlusPage};
+pub use namespace::{DIRENTPLUS_BYTES, Namespace, ReaddirPlusEntry, ReaddirPlusPage, entry_bytes};
 pub use open_files::{OpenFiles, OpenedFile, ReadCaller, ReadReply, SmallFileReads};
 pub use passthrough::{PassthroughFile, PassthroughStatus};
 pub use policy::{FsPolicy, WritePolicy};

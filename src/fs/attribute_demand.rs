@@ -24,6 +24,10 @@ const DEMAND_LIFETIME: Duration = Duration::from_secs(10);
 /// Lookups in a directory count for this long after it was listed.
 const COUNT_LIFETIME: Duration = Duration::from_secs(10);
 
+/// The replies of one listing follow one another within this time. Later ones are another listing,
+/// which is counted from the start.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
 /// Attributes are in demand if this fraction of the names is looked up: a look at an entry in a
 /// listing costs about a tenth of a lookup.
 const MIN_LOOKUP_FRACTION: u64 = 4;
@@ -55,6 +59,12 @@ struct CountedDir {
     lookups: u64,
 }
 
+impl CountedDir {
+    fn is_recent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.listed_at) < COUNT_LIFETIME
+    }
+}
+
 impl AttributeDemand {
     /// Whether listings should show attributes.
     pub(super) fn is_wanted(&self, now: Instant) -> bool {
@@ -66,7 +76,7 @@ impl AttributeDemand {
         let dirs = &mut self.0.lock().dirs;
         let names = names as u64;
         match dirs.iter_mut().find(|counted| counted.ino == dir) {
-            Some(counted) if now.duration_since(counted.listed_at) < COUNT_LIFETIME => {
+            Some(counted) if now.saturating_duration_since(counted.listed_at) < MAX_PAUSE => {
                 counted.names += names;
                 counted.listed_at = now;
             }
@@ -82,14 +92,17 @@ impl AttributeDemand {
         }
     }
 
-    /// Records that a name in `dir` was looked up.
+    /// Whether lookups in `dir` count.
+    pub(super) fn is_counted(&self, dir: Ino, now: Instant) -> bool {
+        let is_counted = |counted: &CountedDir| counted.ino == dir && counted.is_recent(now);
+        self.0.lock().dirs.iter().any(is_counted)
+    }
+
+    /// Records that a name in `dir`, which the kernel did not know, was looked up and found.
     pub(super) fn record_lookup(&self, dir: Ino, now: Instant) {
         let demand = &mut *self.0.lock();
         let counted = demand.dirs.iter_mut().find(|counted| counted.ino == dir);
-        let Some(counted) = counted else { return };
-        if now.duration_since(counted.listed_at) >= COUNT_LIFETIME {
-            return;
-        }
+        let Some(counted) = counted.filter(|counted| counted.is_recent(now)) else { return };
         counted.lookups += 1;
         if counted.lookups >= MIN_LOOKUPS.max(counted.names.div_ceil(MIN_LOOKUP_FRACTION)) {
             demand.wanted_until = Some(now + DEMAND_LIFETIME);
@@ -142,6 +155,19 @@ mod tests {
         // Old lookups of the directory do not count for its next listing.
         demand.record_listing(DIR, 8, later);
         (0..7).for_each(|_| demand.record_lookup(DIR, later));
+        assert!(!demand.is_wanted(later));
+        demand.record_lookup(DIR, later);
+        assert!(demand.is_wanted(later));
+    }
+
+    #[test]
+    fn each_listing_is_counted_from_its_start() {
+        let (demand, now) = (AttributeDemand::default(), Instant::now());
+        for second in 0..100 {
+            demand.record_listing(DIR, 1000, now + Duration::from_secs(second));
+        }
+        let later = now + Duration::from_secs(100);
+        (0..249).for_each(|_| demand.record_lookup(DIR, later));
         assert!(!demand.is_wanted(later));
         demand.record_lookup(DIR, later);
         assert!(demand.is_wanted(later));

@@ -7,7 +7,6 @@
 //! *Invariant:* paths sent to replicas consist of names that the kernel looked up, without `.` or
 //! `..`.
 
-mod entry_attrs;
 mod getattr;
 mod path_queries;
 mod readdir;
@@ -32,11 +31,9 @@ use crate::backend::{Attr, Backend, BackendError, RequestContext};
 use crate::replicas::metadata_client::RunAs;
 use crate::volume::ReplicaId;
 
-use entry_attrs::LookTime;
-use reply_room::ReplyRoom;
-
 pub(super) use getattr::{AttrRequest, AttrSource};
 pub use readdirplus::{ReaddirPlusEntry, ReaddirPlusPage};
+pub use reply_room::{DIRENTPLUS_BYTES, entry_bytes};
 
 /// Names, attributes and listings.
 pub struct Namespace {
@@ -44,8 +41,6 @@ pub struct Namespace {
     calls: Arc<ReplicaCalls>,
     listing_memory: Arc<ListingMemory>,
     attribute_demand: AttributeDemand,
-    reply_room: ReplyRoom,
-    look_time: LookTime,
     /// The last known attributes of the root, and the replica that showed them.
     last_root_attr: Mutex<Option<(ReplicaId, Attr)>>,
 }
@@ -61,8 +56,6 @@ impl Namespace {
             calls,
             listing_memory,
             attribute_demand: AttributeDemand::default(),
-            reply_room: ReplyRoom::default(),
-            look_time: LookTime::default(),
             last_root_attr: Mutex::new(None),
         }
     }
@@ -70,9 +63,13 @@ impl Namespace {
     /// Looks up a name; the kernel then knows the inode once more.
     pub async fn lookup(&self, caller: RequestContext, at: EntryName<'_>) -> FsResult<InodeAttr> {
         let since = Instant::now();
-        self.attribute_demand.record_lookup(at.parent, since);
+        let counts = self.attribute_demand.is_counted(at.parent, since)
+            && self.tables.inodes.lock().child(at.parent, at.name).is_none();
         let look_up = || self.try_lookup(caller, at, since);
         let answer = self.calls.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await;
+        if counts && answer.is_ok() {
+            self.attribute_demand.record_lookup(at.parent, since);
+        }
         self.calls.after_page_drops(answer).await
     }
 

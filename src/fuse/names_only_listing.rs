@@ -5,45 +5,49 @@
 //! applications the same number as the entry's inode, and the C library skips entries with the
 //! inode 0. So these entries are assembled here.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
 use super::convert;
 use crate::backend::FileKind;
-use crate::fs::Ino;
+use crate::fs::{Ino, entry_bytes};
 
-/// Length of `struct fuse_entry_out`; all of it is 0.
+/// Length of `struct fuse_entry_out`; all of it is 0. A `struct fuse_dirent` follows.
 const ENTRY_OUT_BYTES: usize = 128;
 
-/// Length of `struct fuse_dirent` before the name.
-const DIRENT_BYTES: usize = 24;
-
-/// The kernel's buffer has at least one page of memory.
-const BUFFER_BYTES: usize = 4096;
-
 /// A listing of names.
-#[derive(Default)]
-pub(super) struct NamesOnlyListing(Vec<u8>);
+pub(super) struct NamesOnlyListing {
+    bytes: Vec<u8>,
+    /// The most bytes.
+    room: usize,
+}
 
 impl NamesOnlyListing {
+    pub(super) fn new(room: usize) -> Self {
+        Self { bytes: Vec::new(), room }
+    }
+
     /// Adds an entry, after which a reader continues from `next`. Returns false if there is no
     /// room for it.
     pub(super) fn add(&mut self, number: Ino, next: u64, name: &[u8], kind: FileKind) -> bool {
-        let len = (ENTRY_OUT_BYTES + DIRENT_BYTES + name.len()).next_multiple_of(8);
-        if self.0.len() + len > BUFFER_BYTES {
+        let begin = self.bytes.len();
+        let end = begin + entry_bytes(OsStr::from_bytes(name));
+        if end > self.room {
             return false;
         }
-        let end = self.0.len() + len;
-        self.0.resize(self.0.len() + ENTRY_OUT_BYTES, 0);
-        self.0.extend(number.0.to_ne_bytes());
-        self.0.extend(next.to_ne_bytes());
-        self.0.extend((name.len() as u32).to_ne_bytes());
-        self.0.extend(convert::dirent_type(kind).to_ne_bytes());
-        self.0.extend(name);
-        self.0.resize(end, 0);
+        self.bytes.resize(begin + ENTRY_OUT_BYTES, 0);
+        self.bytes.extend(number.0.to_ne_bytes());
+        self.bytes.extend(next.to_ne_bytes());
+        self.bytes.extend((name.len() as u32).to_ne_bytes());
+        self.bytes.extend(convert::dirent_type(kind).to_ne_bytes());
+        self.bytes.extend(name);
+        self.bytes.resize(end, 0);
         true
     }
 
     /// The reply's bytes.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
@@ -53,7 +57,9 @@ mod tests {
 
     #[test]
     fn a_listing_entry_is_a_name_and_a_number() {
-        let mut names = NamesOnlyListing::default();
+        const ROOM: usize = 4096;
+        const DIRENT_BYTES: usize = crate::fs::DIRENTPLUS_BYTES - ENTRY_OUT_BYTES;
+        let mut names = NamesOnlyListing::new(ROOM);
         assert!(names.add(Ino(7), 3, b"nested", FileKind::Directory));
         let bytes = names.bytes();
         assert_eq!(bytes.len(), 160);
@@ -62,6 +68,6 @@ mod tests {
         assert_eq!(bytes[ENTRY_OUT_BYTES + 16..][..4], 6u32.to_ne_bytes());
         assert_eq!(&bytes[ENTRY_OUT_BYTES + DIRENT_BYTES..][..6], b"nested");
         while names.add(Ino(8), 4, &[b'n'; 255], FileKind::Regular) {}
-        assert!((BUFFER_BYTES - 408..=BUFFER_BYTES).contains(&names.bytes().len()));
+        assert!((ROOM - 408..=ROOM).contains(&names.bytes().len()));
     }
 }

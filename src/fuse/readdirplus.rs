@@ -10,8 +10,23 @@ use super::convert::{bare_dir_attr, errno, file_attr, request_number};
 use super::names_only_listing::NamesOnlyListing;
 use super::raw_reply::RawReplies;
 use super::replies::GENERATION;
-use crate::backend::FileKind;
 use crate::fs::{EntryName, Fs, FsResult, Ino, ReaddirPlusEntry, ReaddirPlusPage};
+
+/// The size of a reply for which every kernel has a buffer: a page of memory.
+const MIN_ROOM: usize = 4096;
+
+/// The size that the kernel asks for, bytes. fuser has no function that returns it, but shows it in
+/// its debug output. If it shows something else one day, replies have the size that is always safe,
+/// and large directories take more requests.
+pub(super) fn reply_room(reply: &ReplyDirectoryPlus) -> usize {
+    room_in(&format!("{reply:?}")).unwrap_or(MIN_ROOM)
+}
+
+fn room_in(shown: &str) -> Option<usize> {
+    let rest = shown.split_once("max_size: ")?.1;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok().filter(|room| *room >= MIN_ROOM)
+}
 
 /// Replies to a READDIRPLUS of a directory.
 pub(super) struct ReaddirPlusResponder {
@@ -21,70 +36,79 @@ pub(super) struct ReaddirPlusResponder {
     pub(super) dir: Ino,
     /// The offset that the kernel asks for.
     pub(super) offset: u64,
+    /// The size that it asks for.
+    pub(super) room: usize,
     pub(super) ttl: Duration,
 }
 
 impl ReaddirPlusResponder {
     /// Replies with as many entries as fit. The kernel then counts one more lookup of each
     /// inode in the reply.
+    ///
+    /// A reply ends before the first entry without attributes. If that is its first, it ends before
+    /// the next entry with attributes: fuser cannot mix them.
     pub(super) fn send(self, mut reply: ReplyDirectoryPlus, answer: FsResult<ReaddirPlusPage>) {
         let page = match answer {
             Ok(page) => page,
             Err(error) => return reply.error(errno(error)),
         };
-        if page.has_entries_without_attrs() {
-            return self.send_names_only(reply, &page);
-        }
+        let mut is_empty = true;
         for (number, next, name) in page.dot_entries(self.offset) {
             // The kernel uses only the name and the number.
             let attr = bare_dir_attr(number);
             if reply.add(attr.ino, next, name, &self.ttl, &attr, GENERATION) {
                 return reply.ok();
             }
+            is_empty = false;
         }
         let sent = page.entries.iter().take_while(|plus| self.add(&mut reply, plus)).count();
-        self.fs.namespace.record_reply_room(page.entries.len(), sent);
+        if is_empty && sent == 0 && !page.entries.is_empty() {
+            return self.send_names_only(reply, &page);
+        }
         reply.ok();
     }
 
-    /// Adds an entry to the reply, or leaves it out if it has changed since. Returns false if the
-    /// reply has no room for it.
+    /// Adds an entry to the reply. Returns false if the reply has no room for it, or the entry no
+    /// attributes.
     fn add(&self, reply: &mut ReplyDirectoryPlus, plus: &ReaddirPlusEntry) -> bool {
-        let Some(seen) = &plus.entry_attr else { return true };
-        let entry = self.fs.namespace.readdirplus_reply(self.dir, &plus.name, seen);
-        let Some(entry) = entry else { return true };
+        let known = self.fs.namespace.readdirplus_reply(self.dir, plus);
+        let Some((entry, seen)) = known else { return false };
         let attr = file_attr(&entry);
         if reply.add(attr.ino, plus.next_offset, &plus.name, &self.ttl, &attr, GENERATION) {
             return false;
         }
         let at = EntryName { parent: self.dir, name: &plus.name };
-        self.fs.namespace.commit_lookup(entry.ino, at, seen, request_number(self.id));
+        self.fs.namespace.commit_lookup(entry.ino, at, &seen, request_number(self.id));
         true
     }
 
-    /// Replies with names only, because the attributes of some entries cannot be read. The
-    /// kernel looks up the entries that processes ask for.
+    /// Replies with names only. The kernel looks up the entries that processes ask for.
     fn send_names_only(self, reply: ReplyDirectoryPlus, page: &ReaddirPlusPage) {
-        let mut names = NamesOnlyListing::default();
-        let mut fits = true;
-        for (number, next, name) in page.dot_entries(self.offset) {
-            fits = fits && names.add(number, next, name.as_bytes(), FileKind::Directory);
-        }
-        for plus in &page.entries {
-            let number = match &plus.entry_attr {
-                Some(seen) => {
-                    let entry = self.fs.namespace.readdirplus_reply(self.dir, &plus.name, seen);
-                    entry.map(|entry| entry.ino)
-                }
-                None => Some(plus.listed_ino),
-            };
-            let Some(number) = number else { continue };
-            fits = fits && names.add(number, plus.next_offset, plus.name.as_bytes(), plus.kind);
-        }
+        let mut names = NamesOnlyListing::new(self.room);
+        let sent = page.entries.iter().take_while(|plus| {
+            self.fs.namespace.readdirplus_reply(self.dir, plus).is_none()
+                && names.add(plus.listed_ino, plus.next_offset, plus.name.as_bytes(), plus.kind)
+        });
+        self.fs.namespace.record_names_only(self.dir, sent.count());
         match self.raw_replies.reply_listing(self.id, names.bytes()) {
             // The kernel has its reply; see [`RawReplies`].
             true => std::mem::forget(reply),
             false => reply.error(fuser::Errno::EIO),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_of_a_reply_is_read_or_a_page() {
+        let shown =
+            "ReplyDirectoryPlus { buf: DirEntPlusList(EntListBuf { max_size: 32768, buf: [] }) }";
+        assert_eq!(room_in(shown), Some(32_768));
+        for unknown in ["", "max_size: ", "max_size: 100 }", "max_size: none", "size: 32768"] {
+            assert_eq!(room_in(unknown), None, "{unknown}");
         }
     }
 }

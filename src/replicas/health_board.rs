@@ -37,7 +37,7 @@ struct RootCheck {
     eject_reason: Option<HealthReason>,
 }
 
-/// A good answer of a replica's root.
+/// An answer of a replica's root.
 #[derive(Clone, Copy, Debug)]
 struct RootAnswer {
     asked_at: Instant,
@@ -85,8 +85,8 @@ pub struct HealthBoard {
     last_root_check_passed: ReplicaMap<Option<Instant>>,
     /// The last good answer of each root in any check.
     last_root_ok: ReplicaMap<Option<RootAnswer>>,
-    /// When each root last failed with an error.
-    last_root_error: ReplicaMap<Option<Instant>>,
+    /// The last error of each root.
+    last_root_error: ReplicaMap<Option<RootAnswer>>,
     /// Since when each root has not answered a check for [`HealthBoard::responsiveness`].
     root_unresponsive_since: ReplicaMap<Option<Instant>>,
     /// Whether an ejected replica must pass a mount check before it is asked again.
@@ -256,12 +256,12 @@ impl HealthBoard {
         now: Instant,
     ) -> Option<Responsiveness> {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < ROOT_CHECK_VALIDITY;
-        let counts = |ok: RootAnswer| ok.asked_at >= since && is_recent(ok.answered_at);
+        let counts = |answer: RootAnswer| answer.asked_at >= since && is_recent(answer.answered_at);
         if self.health[id].is_usable() {
             if self.last_root_ok[id].is_some_and(counts) {
                 return Some(Responsiveness::Responsive);
             }
-            if self.last_root_error[id].is_some_and(is_recent) {
+            if self.last_root_error[id].is_some_and(counts) {
                 return None;
             }
             self.root_checks[id].get_or_insert(RootCheck::new(now));
@@ -288,12 +288,11 @@ impl HealthBoard {
 
     /// Records the result of a mount check.
     pub fn mount_checked(&mut self, id: ReplicaId, proof: MountCheck, now: Instant) {
+        let asked_at = self.root_checks[id].map_or(now, |check| check.started_at);
+        let answer = RootAnswer { asked_at, answered_at: now };
         match proof {
-            MountCheck::SameMount => {
-                let asked_at = self.root_checks[id].map_or(now, |check| check.started_at);
-                self.last_root_ok[id] = Some(RootAnswer { asked_at, answered_at: now });
-            }
-            MountCheck::Failed => self.last_root_error[id] = Some(now),
+            MountCheck::SameMount => self.last_root_ok[id] = Some(answer),
+            MountCheck::Failed => self.last_root_error[id] = Some(answer),
             MountCheck::MountGone | MountCheck::Inconclusive => {}
         }
         if proof != MountCheck::Inconclusive {
@@ -569,6 +568,18 @@ mod tests {
         let later = now + Duration::from_millis(3);
         board.mount_checked(id(2), MountCheck::SameMount, later);
         assert_eq!(board.responsiveness(all(), start, later), Responsiveness::Responsive);
+    }
+
+    #[test]
+    fn an_error_from_before_a_silence_does_not_end_it() {
+        let (mut board, now) = board();
+        let alone = ReplicaSet::EMPTY.with(id(0));
+        let _ = board.responsiveness(alone, now, now);
+        let _ = board.due_mount_checks(now);
+        board.mount_checked(id(0), MountCheck::Failed, now);
+        let later = now + Duration::from_millis(1);
+        assert_eq!(board.responsiveness(alone, now, later), Responsiveness::Responsive);
+        assert_eq!(board.responsiveness(alone, later, later), Responsiveness::Unknown);
     }
 
     #[test]

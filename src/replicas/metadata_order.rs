@@ -97,11 +97,12 @@ pub fn replica_order(choice: &OrderParams<'_>) -> ReplicaOrder {
         first.iter().partition(|id| remeasure || latency_us(*id) <= bound);
     if !quick.is_empty() {
         // Remeasuring takes turns; otherwise the path decides.
-        let turn = if remeasure {
-            (choice.call_number / REMEASURE_EVERY % quick.len() as u64) as usize
+        let place = if remeasure {
+            choice.call_number / REMEASURE_EVERY
         } else {
-            path_turn(choice.path_hash, quick.len())
+            mix_hash(choice.path_hash)
         };
+        let turn = (place % quick.len() as u64) as usize;
         quick.rotate_left(turn);
     }
     quick.extend(slow);
@@ -140,12 +141,6 @@ pub fn faster_unpinned_replica(
     let (theirs, id) = known(times.all().minus(pinned)).min()?;
     let quicker = (theirs as f64) < ours as f64 * MAX_FASTER_SHARE && theirs + MIN_GAIN_US <= ours;
     quicker.then_some((id, theirs, ours))
-}
-
-/// The position of the replica that is asked first about a path with this hash, among that many
-/// replicas that are equally quick.
-pub fn path_turn(path_hash: u64, replicas: usize) -> usize {
-    (mix_hash(path_hash) % replicas.max(1) as u64) as usize
 }
 
 /// Mixes the bits, so that hashes in sequence do not rotate through the replicas.

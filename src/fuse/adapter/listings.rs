@@ -8,7 +8,7 @@ use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyXattr, Request};
 use super::{Adapter, Call};
 use crate::fs::{HandleId, run_on_session_thread};
 use crate::fuse::convert::ino;
-use crate::fuse::readdirplus::ReaddirPlusResponder;
+use crate::fuse::readdirplus::{ReaddirPlusResponder, reply_room};
 use crate::fuse::replies::{reply_readdir, reply_xattr};
 
 impl Adapter {
@@ -40,10 +40,12 @@ impl Adapter {
             id: req.unique(),
             dir: handle.ino,
             offset,
+            room: reply_room(&reply),
             ttl: self.attr_ttl,
         };
         run_on_session_thread(async move {
-            responder.send(reply, fs.namespace.readdirplus(caller, handle, offset).await)
+            let room = responder.room;
+            responder.send(reply, fs.namespace.readdirplus(caller, handle, offset, room).await)
         });
     }
 

@@ -80,11 +80,6 @@ impl CallTarget {
         Self { is_known_to_exist: true, ..self }
     }
 
-    /// The same call, by the replica that calls about `path` prefer.
-    pub fn spread_like(self, path: &Path) -> Self {
-        Self { path_hash: PathKey::from_path(path).hash(), ..self }
-    }
-
     /// Whether only one replica can answer.
     pub fn has_sole_replica(self) -> bool {
         self.sole_replica.is_some()
