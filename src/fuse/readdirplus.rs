@@ -85,8 +85,10 @@ impl ReaddirPlusResponder {
     /// Replies with names only. The kernel looks up the entries that processes ask for.
     fn send_names_only(self, reply: ReplyDirectoryPlus, page: &ReaddirPlusPage) {
         let mut names = NamesOnlyListing::new(self.room);
-        let sent = page.entries.iter().take_while(|plus| {
-            self.fs.namespace.readdirplus_reply(self.dir, plus).is_none()
+        let sent = page.entries.iter().enumerate().take_while(|(i, plus)| {
+            // The first in any case, even if its attributes are current by now: an empty reply
+            // would end the listing.
+            (*i == 0 || self.fs.namespace.readdirplus_reply(self.dir, plus).is_none())
                 && names.add(plus.listed_ino, plus.next_offset, plus.name.as_bytes(), plus.kind)
         });
         self.fs.namespace.record_names_only(self.dir, sent.count());
