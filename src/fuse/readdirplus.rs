@@ -16,7 +16,7 @@ use crate::fs::{EntryName, Fs, FsResult, Ino, ReaddirPlusEntry, ReaddirPlusPage}
 const MIN_ROOM: usize = 4096;
 
 /// The size that the kernel asks for, bytes. fuser has no function that returns it, but shows it in
-/// its debug output. If it shows something else one day, replies have the size that is always safe,
+/// its debug output, for which it also looks at its descriptor. So this takes some microseconds. If it shows something else one day, replies have the size that is always safe,
 /// and large directories take more requests.
 pub(super) fn reply_room(reply: &ReplyDirectoryPlus) -> usize {
     room_in(&format!("{reply:?}")).unwrap_or(MIN_ROOM)
@@ -36,8 +36,6 @@ pub(super) struct ReaddirPlusResponder {
     pub(super) dir: Ino,
     /// The offset that the kernel asks for.
     pub(super) offset: u64,
-    /// The size that it asks for.
-    pub(super) room: usize,
     pub(super) ttl: Duration,
 }
 
@@ -84,7 +82,7 @@ impl ReaddirPlusResponder {
 
     /// Replies with names only. The kernel looks up the entries that processes ask for.
     fn send_names_only(self, reply: ReplyDirectoryPlus, page: &ReaddirPlusPage) {
-        let mut names = NamesOnlyListing::new(self.room);
+        let mut names = NamesOnlyListing::new(reply_room(&reply));
         let sent = page.entries.iter().enumerate().take_while(|(i, plus)| {
             // The first in any case, even if its attributes are current by now: an empty reply
             // would end the listing.

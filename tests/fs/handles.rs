@@ -75,7 +75,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
             errno(fs.locks.set_lock(wrong, owner, lock, LockWait::NoWait)),
             errno(fs.locks.test_lock(wrong, owner, lock)),
             errno(fs.namespace.readdir(wrong, 0)),
-            errno(fs.namespace.readdirplus(me, wrong, 0, 4096)),
+            errno(fs.namespace.readdirplus(me, wrong, 0, || 4096)),
             errno(fs.mutations.fsyncdir(me, wrong)),
         ];
         assert_eq!(refused, [Some(Errno::BADF); 15], "{wrong:?}");

@@ -89,15 +89,15 @@ impl ReaddirPlusPage {
 }
 
 impl Namespace {
-    /// The entries from `offset` on, for a reply of `room` bytes. The first of a directory have
-    /// attributes, the others if these are in demand. Entries that no replica can look at have
-    /// none.
+    /// The entries from `offset` on, for a reply of `room()` bytes, which is asked only if it
+    /// matters. The first of a directory have attributes, the others if these are in demand.
+    /// Entries that no replica can look at have none.
     pub async fn readdirplus(
         &self,
         caller: RequestContext,
         handle: HandleId,
         offset: u64,
-        room: usize,
+        room: impl FnOnce() -> usize + Send,
     ) -> FsResult<ReaddirPlusPage> {
         let since = Instant::now();
         let listing = self.readdir(handle, offset).await?;
@@ -107,6 +107,7 @@ impl Namespace {
             false => 0,
         };
         let most = if looks == 0 { usize::MAX } else { looks };
+        let room = if looks == FIRST_ENTRIES { usize::MAX } else { room() };
         let listed: Vec<_> = fitting(listing.entries_from(offset), room).take(most).collect();
         let attrs = match looks {
             0 => vec![None; listed.len()],

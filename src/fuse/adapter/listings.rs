@@ -40,12 +40,12 @@ impl Adapter {
             id: req.unique(),
             dir: handle.ino,
             offset,
-            room: reply_room(&reply),
             ttl: self.attr_ttl,
         };
         run_on_session_thread(async move {
-            let room = responder.room;
-            responder.send(reply, fs.namespace.readdirplus(caller, handle, offset, room).await)
+            let room = || reply_room(&reply);
+            let answer = fs.namespace.readdirplus(caller, handle, offset, room).await;
+            responder.send(reply, answer)
         });
     }
 
