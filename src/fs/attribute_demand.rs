@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::handle_id::HandleId;
 use super::ino::Ino;
 
 /// How long after such lookups listings show all attributes. A walk through a large tree tells
@@ -51,7 +52,8 @@ struct Demand {
 
 /// A directory that was listed without attributes.
 struct CountedDir {
-    ino: Ino,
+    /// The handle through which it was listed.
+    handle: HandleId,
     listed_at: Instant,
     /// Names that were listed without attributes.
     names: u64,
@@ -71,37 +73,36 @@ impl AttributeDemand {
         self.0.lock().wanted_until.is_some_and(|until| now < until)
     }
 
-    /// Records that `names` names in `dir` were listed without attributes.
-    pub(super) fn record_listing(&self, dir: Ino, names: usize, now: Instant) {
+    /// Records that `names` names were listed without attributes through a handle of a directory.
+    pub(super) fn record_listing(&self, handle: HandleId, names: usize, now: Instant) {
         let dirs = &mut self.0.lock().dirs;
         let names = names as u64;
-        match dirs.iter_mut().find(|counted| counted.ino == dir) {
-            Some(counted) if now.saturating_duration_since(counted.listed_at) < MAX_PAUSE => {
+        let new = CountedDir { handle, listed_at: now, names, lookups: 0 };
+        match dirs.iter_mut().find(|counted| counted.handle.ino == handle.ino) {
+            Some(counted) if now.saturating_duration_since(counted.listed_at) >= MAX_PAUSE => {
+                *counted = new;
+            }
+            Some(counted) if counted.handle == handle => {
                 counted.names += names;
                 counted.listed_at = now;
             }
-            Some(counted) => *counted = CountedDir { ino: dir, listed_at: now, names, lookups: 0 },
+            // A name that several processes list is looked up once.
+            Some(_) => {}
             None => {
                 if dirs.len() == MAX_COUNTED_DIRS {
                     let listed_at = |i: &usize| dirs[*i].listed_at;
                     let oldest = (0..dirs.len()).min_by_key(listed_at).unwrap_or_default();
                     dirs.swap_remove(oldest);
                 }
-                dirs.push(CountedDir { ino: dir, listed_at: now, names, lookups: 0 });
+                dirs.push(new);
             }
         }
     }
 
-    /// Whether lookups in `dir` count.
-    pub(super) fn is_counted(&self, dir: Ino, now: Instant) -> bool {
-        let is_counted = |counted: &CountedDir| counted.ino == dir && counted.is_recent(now);
-        self.0.lock().dirs.iter().any(is_counted)
-    }
-
-    /// Records that a name in `dir`, which the kernel did not know, was looked up and found.
+    /// Records that a name in `dir` was looked up and found.
     pub(super) fn record_lookup(&self, dir: Ino, now: Instant) {
         let demand = &mut *self.0.lock();
-        let counted = demand.dirs.iter_mut().find(|counted| counted.ino == dir);
+        let counted = demand.dirs.iter_mut().find(|counted| counted.handle.ino == dir);
         let Some(counted) = counted.filter(|counted| counted.is_recent(now)) else { return };
         counted.lookups += 1;
         if counted.lookups >= MIN_LOOKUPS.max(counted.names.div_ceil(MIN_LOOKUP_FRACTION)) {
@@ -115,12 +116,13 @@ mod tests {
     use super::*;
 
     const DIR: Ino = Ino(7);
+    const HANDLE: HandleId = HandleId { number: 1, ino: DIR };
 
     /// Whether attributes are in demand after a listing of `names` names and that many lookups.
     fn is_wanted_after(names: usize, lookups: u64) -> bool {
         let (demand, now) = (AttributeDemand::default(), Instant::now());
-        demand.record_listing(DIR, names / 2, now);
-        demand.record_listing(DIR, names - names / 2, now);
+        demand.record_listing(HANDLE, names / 2, now);
+        demand.record_listing(HANDLE, names - names / 2, now);
         assert!(!demand.is_wanted(now), "a listing alone is no demand");
         (0..lookups).for_each(|_| demand.record_lookup(DIR, now));
         demand.is_wanted(now)
@@ -137,7 +139,7 @@ mod tests {
     #[test]
     fn lookups_elsewhere_or_much_later_are_no_demand() {
         let (demand, now) = (AttributeDemand::default(), Instant::now());
-        demand.record_listing(DIR, 8, now);
+        demand.record_listing(HANDLE, 8, now);
         (0..100).for_each(|_| demand.record_lookup(Ino(8), now));
         assert!(!demand.is_wanted(now));
         (0..100).for_each(|_| demand.record_lookup(DIR, now + COUNT_LIFETIME));
@@ -147,13 +149,13 @@ mod tests {
     #[test]
     fn the_demand_ends_and_begins_again() {
         let (demand, now) = (AttributeDemand::default(), Instant::now());
-        demand.record_listing(DIR, 8, now);
+        demand.record_listing(HANDLE, 8, now);
         (0..8).for_each(|_| demand.record_lookup(DIR, now));
         assert!(demand.is_wanted(now + DEMAND_LIFETIME / 2));
         let later = now + DEMAND_LIFETIME;
         assert!(!demand.is_wanted(later));
         // Old lookups of the directory do not count for its next listing.
-        demand.record_listing(DIR, 8, later);
+        demand.record_listing(HANDLE, 8, later);
         (0..7).for_each(|_| demand.record_lookup(DIR, later));
         assert!(!demand.is_wanted(later));
         demand.record_lookup(DIR, later);
@@ -164,7 +166,7 @@ mod tests {
     fn each_listing_is_counted_from_its_start() {
         let (demand, now) = (AttributeDemand::default(), Instant::now());
         for second in 0..100 {
-            demand.record_listing(DIR, 1000, now + Duration::from_secs(second));
+            demand.record_listing(HANDLE, 1000, now + Duration::from_secs(second));
         }
         let later = now + Duration::from_secs(100);
         (0..249).for_each(|_| demand.record_lookup(DIR, later));
@@ -174,10 +176,24 @@ mod tests {
     }
 
     #[test]
+    fn several_processes_that_list_a_directory_are_one_demand() {
+        let (demand, now) = (AttributeDemand::default(), Instant::now());
+        for number in 0..8 {
+            demand.record_listing(HandleId { number, ino: DIR }, 1000, now);
+        }
+        (0..250).for_each(|_| demand.record_lookup(DIR, now));
+        assert!(demand.is_wanted(now));
+    }
+
+    #[test]
     fn the_directories_listed_last_are_counted() {
         let (demand, now) = (AttributeDemand::default(), Instant::now());
         for i in 0..1000 {
-            demand.record_listing(Ino(100 + i), 8, now + Duration::from_millis(i));
+            demand.record_listing(
+                HandleId { number: i, ino: Ino(100 + i) },
+                8,
+                now + Duration::from_millis(i),
+            );
         }
         assert_eq!(demand.0.lock().dirs.len(), MAX_COUNTED_DIRS);
         let now = now + Duration::from_secs(1);

@@ -63,11 +63,9 @@ impl Namespace {
     /// Looks up a name; the kernel then knows the inode once more.
     pub async fn lookup(&self, caller: RequestContext, at: EntryName<'_>) -> FsResult<InodeAttr> {
         let since = Instant::now();
-        let counts = self.attribute_demand.is_counted(at.parent, since)
-            && self.tables.inodes.lock().child(at.parent, at.name).is_none();
         let look_up = || self.try_lookup(caller, at, since);
         let answer = self.calls.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await;
-        if counts && answer.is_ok() {
+        if answer.is_ok() {
             self.attribute_demand.record_lookup(at.parent, since);
         }
         self.calls.after_page_drops(answer).await

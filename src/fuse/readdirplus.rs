@@ -10,7 +10,7 @@ use super::convert::{bare_dir_attr, errno, file_attr, request_number};
 use super::names_only_listing::NamesOnlyListing;
 use super::raw_reply::RawReplies;
 use super::replies::GENERATION;
-use crate::fs::{EntryName, Fs, FsResult, Ino, ReaddirPlusEntry, ReaddirPlusPage};
+use crate::fs::{EntryName, Fs, FsResult, HandleId, ReaddirPlusEntry, ReaddirPlusPage};
 
 /// The size of a reply for which every kernel has a buffer: a page of memory.
 const MIN_ROOM: usize = 4096;
@@ -19,7 +19,7 @@ const MIN_ROOM: usize = 4096;
 /// its debug output, for which it also looks at its descriptor. So this takes some microseconds. If it shows something else one day, replies have the size that is always safe,
 /// and large directories take more requests.
 pub(super) fn reply_room(reply: &ReplyDirectoryPlus) -> usize {
-    room_in(&format!("{reply:?}")).unwrap_or(MIN_ROOM)
+    room_in(&format!("{reply:?}")).unwrap_or(MIN_ROOM).min(MAX_ROOM)
 }
 
 fn room_in(shown: &str) -> Option<usize> {
@@ -28,12 +28,15 @@ fn room_in(shown: &str) -> Option<usize> {
     digits.parse().ok().filter(|room| *room >= MIN_ROOM)
 }
 
+/// A reply has no more bytes than this, whatever the kernel asks for.
+const MAX_ROOM: usize = 64 << 10;
+
 /// Replies to a READDIRPLUS of a directory.
 pub(super) struct ReaddirPlusResponder {
     pub(super) fs: Arc<Fs>,
     pub(super) raw_replies: Arc<RawReplies>,
     pub(super) id: RequestId,
-    pub(super) dir: Ino,
+    pub(super) handle: HandleId,
     /// The offset that the kernel asks for.
     pub(super) offset: u64,
     pub(super) ttl: Duration,
@@ -43,8 +46,8 @@ impl ReaddirPlusResponder {
     /// Replies with as many entries as fit. The kernel then counts one more lookup of each
     /// inode in the reply.
     ///
-    /// A reply ends before the first entry without attributes. If that is its first, it ends before
-    /// the next entry with attributes: fuser cannot mix them.
+    /// A reply ends before the first entry without attributes. If that is its first, none of its
+    /// entries has any: fuser cannot mix them.
     pub(super) fn send(self, mut reply: ReplyDirectoryPlus, answer: FsResult<ReaddirPlusPage>) {
         let page = match answer {
             Ok(page) => page,
@@ -69,13 +72,13 @@ impl ReaddirPlusResponder {
     /// Adds an entry to the reply. Returns false if the reply has no room for it, or the entry no
     /// attributes.
     fn add(&self, reply: &mut ReplyDirectoryPlus, plus: &ReaddirPlusEntry) -> bool {
-        let known = self.fs.namespace.readdirplus_reply(self.dir, plus);
+        let known = self.fs.namespace.readdirplus_reply(self.handle.ino, plus);
         let Some((entry, seen)) = known else { return false };
         let attr = file_attr(&entry);
         if reply.add(attr.ino, plus.next_offset, &plus.name, &self.ttl, &attr, GENERATION) {
             return false;
         }
-        let at = EntryName { parent: self.dir, name: &plus.name };
+        let at = EntryName { parent: self.handle.ino, name: &plus.name };
         self.fs.namespace.commit_lookup(entry.ino, at, &seen, request_number(self.id));
         true
     }
@@ -83,13 +86,10 @@ impl ReaddirPlusResponder {
     /// Replies with names only. The kernel looks up the entries that processes ask for.
     fn send_names_only(self, reply: ReplyDirectoryPlus, page: &ReaddirPlusPage) {
         let mut names = NamesOnlyListing::new(reply_room(&reply));
-        let sent = page.entries.iter().enumerate().take_while(|(i, plus)| {
-            // The first in any case, even if its attributes are current by now: an empty reply
-            // would end the listing.
-            (*i == 0 || self.fs.namespace.readdirplus_reply(self.dir, plus).is_none())
-                && names.add(plus.listed_ino, plus.next_offset, plus.name.as_bytes(), plus.kind)
+        let sent = page.entries.iter().take_while(|plus| {
+            names.add(plus.listed_ino, plus.next_offset, plus.name.as_bytes(), plus.kind)
         });
-        self.fs.namespace.record_names_only(self.dir, sent.count());
+        self.fs.namespace.record_names_only(self.handle, sent.count());
         match self.raw_replies.reply_listing(self.id, names.bytes()) {
             // The kernel has its reply; see [`RawReplies`].
             true => std::mem::forget(reply),

@@ -83,6 +83,8 @@ pub struct HealthBoard {
     last_failed_by_error: ReplicaMap<bool>,
     /// When each root last passed a [`RootCheck`].
     last_root_check_passed: ReplicaMap<Option<Instant>>,
+    /// When each root was asked last.
+    root_asked_at: ReplicaMap<Option<Instant>>,
     /// The last good answer of each root in any check.
     last_root_ok: ReplicaMap<Option<RootAnswer>>,
     /// The last error of each root.
@@ -102,6 +104,7 @@ impl HealthBoard {
             root_checks: names.map(|_, _| None),
             last_failed_by_error: names.map(|_, _| false),
             last_root_check_passed: names.map(|_, _| None),
+            root_asked_at: names.map(|_, _| None),
             last_root_ok: names.map(|_, _| None),
             last_root_error: names.map(|_, _| None),
             root_unresponsive_since: names.map(|_, _| None),
@@ -183,6 +186,9 @@ impl HealthBoard {
                 let trial = *trial;
                 self.apply_root_failure(id, trial, now);
             }
+        }
+        for id in wanted.iter() {
+            self.root_asked_at[id] = Some(now);
         }
         wanted
     }
@@ -288,7 +294,7 @@ impl HealthBoard {
 
     /// Records the result of a mount check.
     pub fn mount_checked(&mut self, id: ReplicaId, proof: MountCheck, now: Instant) {
-        let asked_at = self.root_checks[id].map_or(now, |check| check.started_at);
+        let asked_at = self.root_asked_at[id].unwrap_or(now);
         let answer = RootAnswer { asked_at, answered_at: now };
         match proof {
             MountCheck::SameMount => self.last_root_ok[id] = Some(answer),
@@ -568,6 +574,19 @@ mod tests {
         let later = now + Duration::from_millis(3);
         board.mount_checked(id(2), MountCheck::SameMount, later);
         assert_eq!(board.responsiveness(all(), start, later), Responsiveness::Responsive);
+    }
+
+    #[test]
+    fn an_ejected_replica_that_was_asked_earlier_does_not_end_a_silence() {
+        let (mut board, now) = board();
+        let alone = ReplicaSet::EMPTY.with(id(0));
+        board.eject(id(0), HealthReason::Stalled, now);
+        let now = now + crate::replicas::health::MAX_EJECTION;
+        assert!(board.due_mount_checks(now).contains(id(0)), "it is asked");
+        let (start, later) = (now + Duration::from_millis(1), now + Duration::from_millis(2));
+        board.mount_checked(id(0), MountCheck::SameMount, later);
+        assert_eq!(board.responsiveness(alone, now, later), Responsiveness::Responsive);
+        assert_eq!(board.responsiveness(alone, start, later), Responsiveness::Unknown);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::fs::entry_name::{EntryName, InodeAttr, ReplicaAttr};
 use crate::fs::error::FsResult;
 use crate::fs::handle_id::HandleId;
 use crate::fs::ino::Ino;
-use crate::fs::listing::Listing;
+use crate::fs::listing::{FIRST_ENTRY_OFFSET, Listing};
 use crate::fs::policy::WritePolicy;
 use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::OpenFileCheck;
@@ -91,7 +91,7 @@ impl ReaddirPlusPage {
 impl Namespace {
     /// The entries from `offset` on, for a reply of `room()` bytes, which is asked only if it
     /// matters. The first of a directory have attributes, the others if these are in demand.
-    /// Entries that no replica can look at have none.
+    /// Entries that no replica can look at, or that may have changed meanwhile, have none.
     pub async fn readdirplus(
         &self,
         caller: RequestContext,
@@ -101,21 +101,26 @@ impl Namespace {
     ) -> FsResult<ReaddirPlusPage> {
         let since = Instant::now();
         let listing = self.readdir(handle, offset).await?;
-        let looks = match self.are_attributes_wanted(since) {
-            true => MAX_LOOKS,
-            false if offset == 0 => FIRST_ENTRIES,
-            false => 0,
-        };
+        let looks = self.looks_at(offset, since);
         let most = if looks == 0 { usize::MAX } else { looks };
-        let room = if looks == FIRST_ENTRIES { usize::MAX } else { room() };
+        let room = if offset == 0 { usize::MAX } else { room() };
         let listed: Vec<_> = fitting(listing.entries_from(offset), room).take(most).collect();
-        let attrs = match looks {
+        let mut attrs = match looks {
             0 => vec![None; listed.len()],
             _ => {
                 let names = listed.iter().map(|entry| entry.name.to_owned()).collect();
                 self.entry_attrs(caller, since, listing.ino, Arc::new(names)).await?
             }
         };
+        if !listing.packed.is_whole() {
+            // Names that share an offset are sent by one reply, and attributes could end it between
+            // them.
+            for at in 1..listed.len() {
+                if listed[at - 1].next_offset + 1 == listed[at].next_offset {
+                    attrs[at - 1..=at].fill(None);
+                }
+            }
+        }
         let entries = listed.iter().zip(attrs);
         let entries = entries
             .map(|(listed, entry_attr)| ReaddirPlusEntry {
@@ -129,15 +134,22 @@ impl Namespace {
         Ok(ReaddirPlusPage { listing, entries })
     }
 
-    fn are_attributes_wanted(&self, now: Instant) -> bool {
-        // Without it the kernel asks for attributes again in any case.
-        let is_kept = !self.tables.policy.attribute_ttl.is_zero();
-        is_kept && (self.tables.policy.immutable || self.attribute_demand.is_wanted(now))
+    /// The most entries to look at for a reply from `offset` on.
+    fn looks_at(&self, offset: u64, now: Instant) -> usize {
+        if self.tables.policy.attribute_ttl.is_zero() {
+            // The kernel asks for attributes again in any case.
+            return 0;
+        }
+        if self.attribute_demand.is_wanted(now) {
+            return MAX_LOOKS;
+        }
+        let first = offset.max(FIRST_ENTRY_OFFSET) - FIRST_ENTRY_OFFSET;
+        FIRST_ENTRIES.saturating_sub(usize::try_from(first).unwrap_or(usize::MAX))
     }
 
     /// Records that a reply has `names` names without attributes.
-    pub fn record_names_only(&self, dir: Ino, names: usize) {
-        self.attribute_demand.record_listing(dir, names, Instant::now());
+    pub fn record_names_only(&self, handle: HandleId, names: usize) {
+        self.attribute_demand.record_listing(handle, names, Instant::now());
     }
 
     /// The attributes of entries of the directory, as far as the kernel may have them now.

@@ -38,7 +38,7 @@ impl Adapter {
             fs: Arc::clone(&fs),
             raw_replies: Arc::clone(&self.raw_replies),
             id: req.unique(),
-            dir: handle.ino,
+            handle,
             offset,
             ttl: self.attr_ttl,
         };
