@@ -39,7 +39,7 @@ const MIN_LOOKUPS: u64 = 8;
 /// The directories for which lookups are counted: those that were listed last.
 const MAX_COUNTED_DIRS: usize = 16;
 
-/// What is known of the demand.
+/// The demand, as far as the lookups show it.
 #[derive(Default)]
 pub(super) struct AttributeDemand(Mutex<Demand>);
 

@@ -26,9 +26,8 @@ impl InitFeatures {
         // Each is used if the kernel has it.
         for capability in [
             InitFlags::FUSE_PARALLEL_DIROPS,
-            // Without FUSE_READDIRPLUS_AUTO, by which the kernel itself would choose: it asks for
-            // names only until a process looks one up. But most programs read all names first.
-            // fanfs chooses (`fs::attribute_demand`).
+            // Without FUSE_READDIRPLUS_AUTO, by which the kernel would choose which entries of a
+            // listing get attributes: fanfs does (`fs::attribute_demand`).
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_ASYNC_DIO,

@@ -1,4 +1,4 @@
-//! Which entries of a listing have attributes, and who looks at them.
+//! Listings: which entries have attributes, and that each name is listed once.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
