@@ -10,6 +10,8 @@ mod closes;
 mod handles;
 #[path = "fs/kernel.rs"]
 mod kernel;
+#[path = "fs/listings.rs"]
+mod listings;
 #[path = "fs/orders.rs"]
 mod orders;
 #[path = "fs/overtaken.rs"]
@@ -93,11 +95,20 @@ struct VolumeSetup {
     deadline: Duration,
     /// The memory for data.
     budget: u64,
+    /// How long the kernel keeps attributes.
+    attribute_ttl: Duration,
 }
 
 impl VolumeSetup {
     fn new(cache: CachePolicy) -> Self {
-        Self { cache, passthrough: false, inline_calls: 0, deadline: LONG, budget: 1 << 20 }
+        Self {
+            cache,
+            passthrough: false,
+            inline_calls: 0,
+            deadline: LONG,
+            budget: 1 << 20,
+            attribute_ttl: LONG,
+        }
     }
 }
 
@@ -114,7 +125,7 @@ fn volume_with_setup(
     setup: &VolumeSetup,
     runtime: &tokio::runtime::Runtime,
 ) -> Volume {
-    let VolumeSetup { cache, passthrough, inline_calls, deadline, budget } = *setup;
+    let VolumeSetup { cache, passthrough, inline_calls, deadline, budget, attribute_ttl } = *setup;
     let mut text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n".to_owned();
     (0..backends.len()).for_each(|i| text += &format!("[[replica]]\npath = \"/fs{i}\"\n"));
     let config = config::parse(&text, Path::new("fs")).unwrap();
@@ -154,7 +165,7 @@ fn volume_with_setup(
         mode: VolumeMode::Shared,
         deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
         attempt_deadline: LONG,
-        attribute_ttl: LONG,
+        attribute_ttl,
         missing_name_ttl: LONG,
         immutable: false,
         cache_mode: CacheModePolicy { cache, memory: 4096 },

@@ -103,7 +103,7 @@ impl Namespace {
         let listing = self.readdir(handle, offset).await?;
         let looks = self.looks_at(offset, since);
         let most = if looks == 0 { usize::MAX } else { looks };
-        let room = if offset == 0 { usize::MAX } else { room() };
+        let room = if looks == FIRST_ENTRIES { usize::MAX } else { room() };
         let listed: Vec<_> = fitting(listing.entries_from(offset), room).take(most).collect();
         let mut attrs = match looks {
             0 => vec![None; listed.len()],
