@@ -113,13 +113,18 @@ impl Tables {
     /// Whether an answer of `replica` may be older than a recent change. The change may have been
     /// made while the answer was on its way, or the replica may not know of it.
     pub(super) fn is_possibly_stale(&self, replica: ReplicaId, path: &Path, ino: Ino) -> bool {
-        let now = Instant::now();
-        let is_recent = || {
-            self.recent_changes.has_path_changed(path, now)
-                || self.recent_changes.has_inode_changed(ino, now)
-                || self.is_open_for_write(ino)
-        };
-        self.policy.write.is_some_and(|write| write.replica != replica && is_recent())
+        let has_path_changed = || self.recent_changes.has_path_changed(path, Instant::now());
+        self.may_lag(replica) && (has_path_changed() || self.is_recently_changed(ino))
+    }
+
+    /// The same for changes of the inode itself.
+    pub(super) fn is_inode_possibly_stale(&self, replica: ReplicaId, ino: Ino) -> bool {
+        self.may_lag(replica) && self.is_recently_changed(ino)
+    }
+
+    /// Whether changes are made through another replica.
+    fn may_lag(&self, replica: ReplicaId) -> bool {
+        self.policy.write.is_some_and(|write| write.replica != replica)
     }
 
     /// Notes a change of a name, and with it of the directory that it is in.

@@ -1,7 +1,7 @@
 //! The reply to READDIRPLUS.
 
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::{ReplyDirectoryPlus, RequestId};
@@ -18,7 +18,7 @@ const MIN_ROOM: usize = 4096;
 /// The size that the kernel asks for, bytes. fuser has no function that returns it, but shows it in
 /// its debug output, for which it also looks at its descriptor. So this takes some microseconds. If it shows something else one day, replies have the size that is always safe,
 /// and large directories take more requests.
-pub(super) fn reply_room(reply: &ReplyDirectoryPlus) -> usize {
+fn reply_room(reply: &ReplyDirectoryPlus) -> usize {
     room_in(&format!("{reply:?}")).unwrap_or(MIN_ROOM).min(MAX_ROOM)
 }
 
@@ -40,9 +40,16 @@ pub(super) struct ReaddirPlusResponder {
     /// The offset that the kernel asks for.
     pub(super) offset: u64,
     pub(super) ttl: Duration,
+    /// The size of the reply, once it has been asked for.
+    pub(super) room: OnceLock<usize>,
 }
 
 impl ReaddirPlusResponder {
+    /// The size of the reply, bytes.
+    pub(super) fn room(&self, reply: &ReplyDirectoryPlus) -> usize {
+        *self.room.get_or_init(|| reply_room(reply))
+    }
+
     /// Replies with as many entries as fit. The kernel then counts one more lookup of each
     /// inode in the reply.
     ///
@@ -85,7 +92,7 @@ impl ReaddirPlusResponder {
 
     /// Replies with names only. The kernel looks up the entries that processes ask for.
     fn send_names_only(self, reply: ReplyDirectoryPlus, page: &ReaddirPlusPage) {
-        let mut names = NamesOnlyListing::new(reply_room(&reply));
+        let mut names = NamesOnlyListing::new(self.room(&reply));
         let sent = page.entries.iter().take_while(|plus| {
             names.add(plus.listed_ino, plus.next_offset, plus.name.as_bytes(), plus.kind)
         });

@@ -1,7 +1,8 @@
 //! Listings with attributes: READDIRPLUS.
 //!
-//! The kernel asks for all listings in this way, and fanfs decides which entries have attributes
+//! The kernel asks for listings in this way, and fanfs decides which entries have attributes
 //! ([`crate::fs::attribute_demand`]). The kernel looks up the others when a process asks for them.
+//! READDIR comes only from a kernel that has agreed with an older daemon to choose by itself.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -15,7 +16,6 @@ use crate::fs::error::FsResult;
 use crate::fs::handle_id::HandleId;
 use crate::fs::ino::Ino;
 use crate::fs::listing::{FIRST_ENTRY_OFFSET, Listing};
-use crate::fs::policy::WritePolicy;
 use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::OpenFileCheck;
 use crate::replicas::metadata_client::RunAs;
@@ -45,9 +45,6 @@ pub struct EntryAttr {
     /// Its attributes.
     pub attr: Attr,
 }
-
-/// The attributes of an entry, or the reason why the replica could not look at it.
-type AttrAnswer = Result<EntryAttr>;
 
 /// A part of a listing.
 pub struct ReaddirPlusPage {
@@ -103,6 +100,7 @@ impl Namespace {
         let listing = self.readdir(handle, offset).await?;
         let looks = self.looks_at(offset, since);
         let most = if looks == 0 { usize::MAX } else { looks };
+        // The first entries are few, whatever the size of the reply.
         let room = if looks == FIRST_ENTRIES { usize::MAX } else { room() };
         let listed: Vec<_> = fitting(listing.entries_from(offset), room).take(most).collect();
         let mut attrs = match looks {
@@ -168,7 +166,7 @@ impl Namespace {
         let shown = names.iter().zip(attrs).map(|(name, attr)| {
             // Without attributes the kernel looks the entry up. The lookup finds out whether it
             // was replaced or removed, and waits until its pages are dropped.
-            let entry = attr.ok()?;
+            let entry = attr?;
             let at = EntryName { parent: dir, name };
             let found = ReplicaAttr { replica: entry.replica, attr: &entry.attr };
             let may_tell = !self.tables.is_name_possibly_replaced(at, found)
@@ -185,7 +183,7 @@ impl Namespace {
         since: Instant,
         dir: Ino,
         names: &Arc<Vec<OsString>>,
-    ) -> FsResult<Vec<AttrAnswer>> {
+    ) -> FsResult<Vec<Option<EntryAttr>>> {
         let path = self.tables.path(dir)?;
         let target = self.calls.target_of_listing(&path).requested_at(since);
         let change_seq = self.tables.change_seq();
@@ -200,11 +198,11 @@ impl Namespace {
             self.calls.client.call(target.long(), RunAs::DaemonThenCaller(caller), stat).await;
         match answer {
             Ok((replica, attrs)) => {
-                let attrs = attrs.into_iter();
-                Ok(attrs.map(|attr| Ok(EntryAttr { replica, change_seq, attr: attr? })).collect())
+                let known = |attr: Attr| EntryAttr { replica, change_seq, attr };
+                Ok(attrs.into_iter().map(|attr| attr.ok().map(known)).collect())
             }
             // The directory was listed, so its names are known.
-            Err(error) if can_list_names_only(error) => Ok(vec![Err(error); names.len()]),
+            Err(error) if can_list_names_only(error) => Ok(vec![None; names.len()]),
             Err(error) => Err(error.into()),
         }
     }
@@ -223,9 +221,7 @@ impl Namespace {
             (ino, inodes.is_current_entry(dir, &plus.name, ino, seen.change_seq))
         };
         // The inode may have been changed by another name.
-        let is_other = |write: WritePolicy| write.replica != seen.replica;
-        let may_be_old =
-            self.tables.policy.write.is_some_and(is_other) && self.tables.is_recently_changed(ino);
+        let may_be_old = self.tables.is_inode_possibly_stale(seen.replica, ino);
         (is_current && !may_be_old).then_some((InodeAttr { ino, attr: seen.attr }, seen))
     }
 

@@ -1,14 +1,14 @@
 //! The requests that list a directory, or the attributes of an object.
 
 use std::ffi::OsStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyXattr, Request};
 
 use super::{Adapter, Call};
 use crate::fs::{HandleId, run_on_session_thread};
 use crate::fuse::convert::ino;
-use crate::fuse::readdirplus::{ReaddirPlusResponder, reply_room};
+use crate::fuse::readdirplus::ReaddirPlusResponder;
 use crate::fuse::replies::{reply_readdir, reply_xattr};
 
 impl Adapter {
@@ -41,9 +41,10 @@ impl Adapter {
             handle,
             offset,
             ttl: self.attr_ttl,
+            room: OnceLock::new(),
         };
         run_on_session_thread(async move {
-            let room = || reply_room(&reply);
+            let room = || responder.room(&reply);
             let answer = fs.namespace.readdirplus(caller, handle, offset, room).await;
             responder.send(reply, answer)
         });
