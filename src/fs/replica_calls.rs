@@ -72,10 +72,19 @@ impl ReplicaCalls {
         }
     }
 
+    /// The same for an object that the kernel knows.
+    fn target_of_known(&self, path: &Path) -> CallTarget {
+        match self.tables.policy.mode {
+            VolumeMode::Shared => self.target(path).known_to_exist(),
+            // The first replica decides what the tree contains.
+            VolumeMode::Copies => self.target(path),
+        }
+    }
+
     /// The same for the entries of the directory `path`.
     pub(super) fn target_of_listing(&self, path: &Path) -> CallTarget {
         let tables = &self.tables;
-        let target = self.target(path);
+        let target = self.target_of_known(path);
         match tables.policy.write {
             Some(write)
                 if tables.recent_changes.has_listing_changed(path, Instant::now())
@@ -99,11 +108,7 @@ impl ReplicaCalls {
 
     /// The same for the path of an inode, which may have been changed by another name.
     pub(super) fn target_of_inode(&self, ino: Ino, path: &Path) -> CallTarget {
-        let target = match self.tables.policy.mode {
-            VolumeMode::Shared => self.target(path).known_to_exist(),
-            // The first replica decides what the tree contains.
-            VolumeMode::Copies => self.target(path),
-        };
+        let target = self.target_of_known(path);
         match self.tables.policy.write {
             Some(write) if self.tables.is_recently_changed(ino) => target.only_on(write.replica),
             _ => target,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::Namespace;
 use super::reply_room::fitting;
-use crate::backend::{Attr, Backend, BackendError, FileKind, RequestContext, Result};
+use crate::backend::{Attr, Backend, FileKind, RequestContext, Result};
 use crate::fs::entry_name::{EntryName, InodeAttr, ReplicaAttr};
 use crate::fs::error::FsResult;
 use crate::fs::handle_id::HandleId;
@@ -72,12 +72,6 @@ fn attrs_or_failover(attrs: Vec<Result<Attr>>) -> Result<Vec<Result<Attr>>> {
     }
 }
 
-/// Whether a directory is listed by names only, after looking up its entries failed with this
-/// error.
-fn can_list_names_only(error: BackendError) -> bool {
-    !error.is_definite() || error == BackendError::Os(rustix::io::Errno::ACCESS)
-}
-
 impl ReaddirPlusPage {
     /// As [`Listing::dot_entries`].
     pub fn dot_entries(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
@@ -107,7 +101,7 @@ impl Namespace {
             0 => vec![None; listed.len()],
             _ => {
                 let names = listed.iter().map(|entry| entry.name.to_owned()).collect();
-                self.entry_attrs(caller, since, listing.ino, Arc::new(names)).await?
+                self.entry_attrs(caller, since, listing.ino, Arc::new(names)).await
             }
         };
         if !listing.packed.is_whole() {
@@ -157,12 +151,15 @@ impl Namespace {
         since: Instant,
         dir: Ino,
         names: Arc<Vec<OsString>>,
-    ) -> FsResult<Vec<Option<EntryAttr>>> {
+    ) -> Vec<Option<EntryAttr>> {
         if names.is_empty() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let look = || self.look_at_entries(caller, since, dir, &names);
-        let attrs = self.calls.with_rename_retry(&[dir], RetriedCall::Lookup, look).await?;
+        let answer = self.calls.with_rename_retry(&[dir], RetriedCall::Lookup, look).await;
+        // The directory was listed, so its names are known. An error would hide the rest of them:
+        // the C library takes ENOENT for the end.
+        let attrs = answer.unwrap_or_else(|_| vec![None; names.len()]);
         let shown = names.iter().zip(attrs).map(|(name, attr)| {
             // Without attributes the kernel looks the entry up. The lookup finds out whether it
             // was replaced or removed, and waits until its pages are dropped.
@@ -173,7 +170,7 @@ impl Namespace {
                 && !self.tables.has_page_drops(at, found);
             may_tell.then_some(entry)
         });
-        Ok(shown.collect())
+        shown.collect()
     }
 
     /// Looks at entries of the directory, in one call.
@@ -194,17 +191,10 @@ impl Namespace {
                 attrs_or_failover(backend.stat_entries(&dir.target_on(replica), &names)?)
             }
         };
-        let answer =
-            self.calls.client.call(target.long(), RunAs::DaemonThenCaller(caller), stat).await;
-        match answer {
-            Ok((replica, attrs)) => {
-                let known = |attr: Attr| EntryAttr { replica, change_seq, attr };
-                Ok(attrs.into_iter().map(|attr| attr.ok().map(known)).collect())
-            }
-            // The directory was listed, so its names are known.
-            Err(error) if can_list_names_only(error) => Ok(vec![None; names.len()]),
-            Err(error) => Err(error.into()),
-        }
+        let rights = RunAs::DaemonThenCaller(caller);
+        let (replica, attrs) = self.calls.client.call(target.long(), rights, stat).await?;
+        let known = |attr: Attr| EntryAttr { replica, change_seq, attr };
+        Ok(attrs.into_iter().map(|attr| attr.ok().map(known)).collect())
     }
 
     /// The reply for an entry, if its attributes are known and still current. Call
