@@ -276,6 +276,19 @@ mod tests {
         assert!(fetched as f64 <= taken as f64 * 1.25, "{taken} {fetched}");
     }
 
+    /// The kernel's readahead lengthens runs, by more or less as it is answered faster or slower.
+    #[test]
+    fn skipping_readers_with_uneven_runs_get_little_readahead() {
+        let mut x = 12345u64;
+        let reads = (0..1000u64).flat_map(|i| {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let blocks = 8 + (x >> 33) % 5;
+            (0..blocks).map(move |b| ByteRange::at(i * 2 * MIB + b * 128 * KIB, 128 * KIB))
+        });
+        let (taken, fetched) = run(reads, 64 * MIB);
+        assert!(fetched as f64 <= taken as f64 * 1.35, "{taken} {fetched}");
+    }
+
     #[test]
     fn a_long_run_after_a_short_one_gets_the_whole_window() {
         let mut readahead = Readahead::new(MIB);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
+use fanfs::status::Status;
 use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -203,20 +204,30 @@ fn sparse(size: u64, read: &'static str, rest: &'static str) -> Rig {
     mount(room, &Setup { read, rest, ..Setup::default() })
 }
 
-/// Reads `take` bytes of every `stride`, in blocks. Returns the bytes that the kernel requested and
-/// that the replicas delivered, as fractions of the file.
-fn skip(rig: &Rig, size: u64, (take, stride, block): (u64, u64, u64)) -> (f64, f64) {
+/// Waits until all readahead has been fetched or abandoned.
+fn until_idle(rig: &Rig) -> Status {
+    rig.eventually("nothing is in flight", |status| {
+        status.gauges.segments_in_flight + status.gauges.segments_waiting == 0
+    })
+}
+
+/// Reads `take` bytes of every `stride`, in blocks, and calls `between` after each stride. Returns
+/// the bytes that the kernel requested and that the replicas delivered, as fractions of the file.
+fn skip(
+    rig: &Rig,
+    size: u64,
+    (take, stride, block): (u64, u64, u64),
+    between: impl Fn(&Rig),
+) -> (f64, f64) {
     let file = File::open(rig.at("data")).unwrap();
     let mut buf = vec![0; block as usize];
     for start in (0..size).step_by(stride as usize) {
         for at in (start..start + take).step_by(block as usize) {
             file.read_exact_at(&mut buf, at).unwrap();
         }
+        between(rig);
     }
-    // Readahead may still be in flight.
-    let status = rig.eventually("nothing is in flight", |status| {
-        status.gauges.segments_in_flight + status.gauges.segments_waiting == 0
-    });
+    let status = until_idle(rig);
     let part = |bytes: u64| bytes as f64 / size as f64;
     (part(status.counters.bytes_delivered), part(rig.delivered()))
 }
@@ -245,19 +256,26 @@ fn a_reader_of_half_a_file_fetches_half_of_it() {
         .chain(SKIPS.iter().map(|skip| (kernel, exact, skip)));
     for (read, rest, &pattern) in cases {
         let rig = sparse(SKIPPED, read, rest);
-        let (asked, got) = skip(&rig, SKIPPED, pattern);
+        let (asked, got) = skip(&rig, SKIPPED, pattern, |_| ());
         assert!(got <= 0.55, "{got} of the file, asked for {asked}; {pattern:?} {read} {rest}");
     }
 }
 
-/// The kernel's own readahead requests more than is read. fanfs's readahead adds little to that,
-/// though requests that several threads take may overtake each other and look like new runs.
+/// The kernel's own readahead requests more than is read. fanfs's readahead adds little to that.
+///
+/// One thread takes all requests: with several, one may overtake another and look like a new run. And
+/// no readahead is abandoned before it is fetched. So the bound does not depend on the machine's
+/// load.
+///
+/// How much the kernel requests of long runs of 4 KiB depends on how fast it is answered, so these
+/// are left to a test of `read::readahead`.
 #[test]
 fn kernel_readahead_is_not_extended() {
-    for pattern in SKIPS {
-        let rig = sparse(SKIPPED, "cache = \"kernel\"", "");
-        let (asked, got) = skip(&rig, SKIPPED, pattern);
-        assert!(got <= asked * 1.35, "asked for {asked}, read {got}: {pattern:?}");
+    let steady = SKIPS.iter().filter(|(take, _, block)| take / block <= 16);
+    for &pattern in steady {
+        let rig = sparse(SKIPPED / 4, "cache = \"kernel\"", "[fuse]\nthreads = 1");
+        let (asked, got) = skip(&rig, SKIPPED / 4, pattern, |rig| drop(until_idle(rig)));
+        assert!(got <= asked * 1.3, "asked for {asked}, read {got}: {pattern:?}");
     }
 }
 
