@@ -185,10 +185,13 @@ impl PackedEntries {
     }
 
     /// Restores a whole listing that another daemon kept; `None` if there is no memory for it.
+    ///
+    /// It may take the whole rest of the share: the other daemon had memory for all of its listings,
+    /// and read them in another order.
     pub(super) fn restore(shelf: &ListingMemory, entries: &[DirEntry]) -> Option<Self> {
         let mut collector = ListingBuilder::new(shelf, 0).ok()?;
         entries.iter().for_each(|entry| collector.push(&entry.name, entry.ino, entry.kind));
-        collector.finish(0).ok().filter(Self::is_whole)
+        collector.finish(FIRST_ENTRY_OFFSET + 1).ok()
     }
 
     /// The entries, for another daemon.

@@ -47,6 +47,40 @@ fn the_next_daemon_knows_recent_changes() {
     assert_eq!(names.iter().filter(is_there).count(), 0);
 }
 
+/// The share of memory for listings has room for all of them, read in any order.
+#[test]
+fn the_next_daemon_continues_every_listing() {
+    let me = RequestContext::DAEMON;
+    let tree = tempfile::tempdir().unwrap();
+    let (trees, runtime) = ([tree.path()], Runtime::new().unwrap());
+    // They are opened in this order and read in the opposite one. A listing takes at most a quarter of
+    // the free share.
+    let sizes = [150, 150, 300, 300, 300];
+    for (dir, size) in sizes.iter().enumerate() {
+        fs::create_dir(tree.path().join(dir.to_string())).unwrap();
+        for i in 0..*size {
+            fs::write(tree.path().join(format!("{dir}/{i:024}")), "").unwrap();
+        }
+    }
+    let before = volume_over(&trees, CachePolicy::Direct, &runtime);
+    let open = |dir: usize| {
+        let ino = look(&before, me, &dir.to_string()).unwrap();
+        answer(before.namespace.opendir(me, ino))
+    };
+    let handles: Vec<_> = (0..sizes.len()).map(open).collect();
+    for handle in handles.iter().rev() {
+        let listing = answer(before.namespace.readdir(*handle, 0));
+        assert_eq!(listing.entries_from(0).next().unwrap().next_offset, 3, "it is not whole");
+    }
+    let after = next(&before, &trees, &runtime);
+    for ((dir, size), handle) in sizes.iter().enumerate().zip(handles) {
+        // Another listing of the directory would not continue this one.
+        fs::remove_file(tree.path().join(format!("{dir}/{:024}", 0))).unwrap();
+        let rest = answer(after.namespace.readdir(handle, 3));
+        assert_eq!(rest.entries_from(3).count(), size - 1);
+    }
+}
+
 /// The kernel resends unanswered requests with the same number.
 #[test]
 fn the_next_daemon_reverts_unanswered_entries() {
