@@ -221,7 +221,8 @@ impl World {
 
     /// As `Reader::fail_request` and `Reader::abandon_if_unwanted`.
     fn fail_request(&self, request: &ReadRequest, error: ReadError) {
-        for fetch in request.reply_error(error).into_iter().flatten() {
+        let Some(ended) = request.end() else { return };
+        for fetch in &ended.parts {
             if fetch.data().is_some() {
                 continue;
             }
@@ -231,8 +232,9 @@ impl World {
                 *queue = false;
             }
             fetch.abandon();
-            segments.forget(&fetch);
+            segments.forget(fetch);
         }
+        ended.reply_error(error);
     }
 }
 

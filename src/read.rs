@@ -481,24 +481,25 @@ impl Reader {
     }
 
     fn fail_request(&self, request: &ReadRequest, error: ReadError) {
-        // Before the answer: the kernel may send its next request at once.
+        // All of this before the answer: the kernel may send its next request at once.
         if error == ReadError::Deadline
             && let Some(fetch) = request.first_part()
         {
             fetch.file.record_timeout(request.missing_parts().into_iter(), Instant::now());
         }
-        let Some(parts) = request.reply_error(error) else { return };
+        let Some(ended) = request.end() else { return };
         increment(&self.counters.read_errors);
-        self.trace_request(request, parts.iter(), Some(error));
+        self.trace_request(request, ended.parts.iter(), Some(error));
         self.counters.read_latency.record(request.since.elapsed());
         // A hung fetch is forgotten, so that the next request starts a new one.
-        for fetch in parts {
+        for fetch in &ended.parts {
             if fetch.data().is_none() || fetch.file.is_retired() {
-                self.abandon_if_unwanted(&fetch);
+                self.abandon_if_unwanted(fetch);
             } else {
-                self.eviction_queues.add_readahead(&fetch);
+                self.eviction_queues.add_readahead(fetch);
             }
         }
+        ended.reply_error(error);
     }
 
     /// Forgets a segment, and takes it out of the queue if no request waits for it. In the queue it

@@ -262,15 +262,26 @@ impl<P: RequestPart> ReadRequest<P> {
         missing.map(|fetch| fetch.range()).collect()
     }
 
-    /// Answers with an error, unless it was answered before. Returns its parts, for the caller to
-    /// abandon the pending ones.
-    pub(super) fn reply_error(&self, error: ReadError) -> Option<Vec<Arc<P>>> {
-        let (parts, sink) = {
-            let mut state = self.state.lock();
-            let sink = state.sink.take()?;
-            (std::mem::take(&mut state.parts), sink)
-        };
-        self.requesting_thread().scope(|| sink(Err(error)));
-        Some(parts)
+    /// Ends it without an answer, unless it was answered before. The caller abandons the pending
+    /// parts, and then answers.
+    pub(super) fn end(&self) -> Option<EndedRequest<P>> {
+        let requesting_thread = self.requesting_thread();
+        let mut state = self.state.lock();
+        let sink = state.sink.take()?;
+        Some(EndedRequest { parts: std::mem::take(&mut state.parts), sink, requesting_thread })
+    }
+}
+
+/// A request that waits for no part any more, and has no answer yet.
+pub(super) struct EndedRequest<P> {
+    pub(super) parts: Vec<Arc<P>>,
+    sink: Sink,
+    requesting_thread: RequestingThread,
+}
+
+impl<P> EndedRequest<P> {
+    pub(super) fn reply_error(self, error: ReadError) {
+        let Self { sink, requesting_thread, .. } = self;
+        requesting_thread.scope(|| sink(Err(error)));
     }
 }

@@ -166,6 +166,13 @@ struct CallState<T> {
     fallback: Option<(Instant, ReplicaId, T)>,
 }
 
+impl<T> CallState<T> {
+    /// Whether one of these replicas was asked and has not answered.
+    fn is_any_asked(&self, replicas: ReplicaSet) -> bool {
+        self.unanswered.iter().any(|attempt| replicas.contains(attempt.replica))
+    }
+}
+
 impl MetadataClient {
     /// `affinity_rules` is the number of rules that pin paths to replicas.
     pub fn new(
@@ -267,6 +274,7 @@ impl MetadataClient {
             pin: None,
             path_key: PathKey::default(),
             is_known_to_exist: false,
+            is_long: false,
             may_be_inline: false,
             lane,
             run_as,
@@ -420,7 +428,9 @@ impl<T: Send + 'static> MetadataCall<T> {
         let well = usable.usable.minus(usable.suspects);
         let mut state = self.state.lock();
         // Without one, fanfs does not wait for a replica that may answer late.
-        let has_other = state.untried.last().is_some_and(|next| well.contains(*next));
+        let has_other = state.untried.last().is_some_and(|next| well.contains(*next))
+            // A slow listing is not late.
+            || self.options.is_long && state.is_any_asked(well.minus(ReplicaSet::EMPTY.with(replica)));
         if state.is_over || state.has_negative_answer || !has_other {
             return false;
         }
@@ -438,10 +448,8 @@ impl<T: Send + 'static> MetadataCall<T> {
             // The oldest attempt: the replica may have been asked again since.
             let asked = state.unanswered.iter().position(|silent| silent.replica == replica);
             asked.map(|asked| state.unanswered.remove(asked));
-            if state.has_negative_answer {
-                // No replica has contradicted the negative answer.
-                state.untried.clear();
-            } else if state.error.is_none() || matches!(error, BackendError::Os(_)) {
+            let is_first = state.error.is_none() || matches!(error, BackendError::Os(_));
+            if is_first && !state.has_negative_answer {
                 state.error = Some(error);
             }
             if !state.untried.is_empty() {

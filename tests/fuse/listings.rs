@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::time::Duration;
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 use rustix::io::Errno;
@@ -133,12 +134,38 @@ fn every_name_is_listed_while_looks_fail() {
 fn a_directory_is_listed_by_the_replicas_that_know_it() {
     for errno in [Errno::IO, Errno::NOENT, Errno::NOTDIR] {
         for failing in 0..3 {
-            let rig = dirs(&["a", "demanded"], &Setup { rest: LONG_TTL, ..Setup::default() });
-            demand(&rig);
-            fs::metadata(rig.at("a")).unwrap();
-            let rule = FaultRule::always(FaultOp::Metadata, Fault::Errno(errno)).beneath("a");
-            rig.scripts[failing].add(rule);
-            look(&rig, "a", &names(&rig, "a"));
+            // The replicas that know the directory must not be late, and the demand has an end.
+            attempts(|| {
+                let rig = dirs(&["a", "demanded"], &Setup { rest: LONG_TTL, ..Setup::default() });
+                demand(&rig);
+                fs::metadata(rig.at("a")).unwrap();
+                let rule = FaultRule::always(FaultOp::Metadata, Fault::Errno(errno)).beneath("a");
+                rig.scripts[failing].add(rule);
+                look(&rig, "a", &names(&rig, "a"));
+            });
+        }
+    }
+}
+
+/// A replica that does not know a directory answers first; the others take longer for its listing
+/// than for other calls.
+#[test]
+fn a_slow_listing_is_not_empty_because_a_replica_lacks_the_directory() {
+    for replicas in [2, 3] {
+        for lacking in 0..replicas {
+            attempts(|| {
+                let rig = dirs(&["a"], &Setup { replicas, rest: LONG_TTL, ..Setup::default() });
+                fs::metadata(rig.at("a")).unwrap();
+                for (i, script) in rig.scripts.iter().enumerate() {
+                    let slow = Fault::Delay(Duration::from_millis(400));
+                    let fault = if i == lacking { Fault::Errno(Errno::NOENT) } else { slow };
+                    let rule = FaultRule::always(FaultOp::Metadata, fault).beneath("a");
+                    // The listing, and a few of its entries.
+                    script
+                        .add(FaultRule { count: if i == lacking { u64::MAX } else { 4 }, ..rule });
+                }
+                names(&rig, "a");
+            });
         }
     }
 }

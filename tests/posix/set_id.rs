@@ -40,7 +40,14 @@ fn a_change_without_cap_fsetid_clears_set_id_bits() {
     let rig = volume(3, KERNEL);
     let callers = [Caller::Root, Caller::Without(CapabilitySet::FSETID), Caller::User];
     let mut wrong = Vec::new();
+    let probe = File::create(rig.source(0, "probe")).unwrap();
+    let zeroed = fallocate(&probe, FallocateFlags::ZERO_RANGE, 0, 1);
+    // tmpfs has none.
+    let has_zeroed_ranges = needs::machine(zeroed.is_ok(), "zeroed ranges in its /tmp");
     for (i, (what, change)) in CHANGES.iter().enumerate() {
+        if *what == "zero range" && !has_zeroed_ranges {
+            continue;
+        }
         for (j, caller) in callers.into_iter().enumerate() {
             if *what == "ftruncate" && matches!(caller, Caller::Without(_)) {
                 // The FUSE library does not report that its caller lacks the capability.

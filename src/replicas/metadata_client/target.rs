@@ -100,6 +100,8 @@ pub(super) struct CallOptions {
     pub(super) path_key: PathKey,
     /// See [`CallTarget::is_known_to_exist`].
     pub(super) is_known_to_exist: bool,
+    /// See [`CallTarget::long`].
+    pub(super) is_long: bool,
     /// Whether a session thread may make the call.
     pub(super) may_be_inline: bool,
     pub(super) lane: Lane,
@@ -115,6 +117,7 @@ impl CallOptions {
             pin: target.pin,
             path_key: target.path_key,
             is_known_to_exist: target.is_known_to_exist,
+            is_long: target.is_long,
             may_be_inline: !target.is_long,
             lane: Lane::Metadata,
             run_as,

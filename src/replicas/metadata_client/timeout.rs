@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{MetadataCall, TickedCall};
+use super::{CallAttempt, MetadataCall, TickedCall};
 use crate::backend::BackendError;
 use crate::replicas::request_deadline::DeadlineVerdict;
 use crate::volume::ReplicaId;
@@ -49,6 +49,21 @@ impl<T: Send + 'static> MetadataCall<T> {
         self.fail();
     }
 
+    /// Whether the replica that should confirm a negative answer is too late. A listing takes its
+    /// time, so its replica may be silent as long as any attempt.
+    fn is_confirmation_late(&self, now: Instant) -> bool {
+        if !self.options.is_long {
+            return true;
+        }
+        let asked = self.state.lock().unanswered.clone();
+        // Without the lock, as above.
+        let is_late = |attempt: &CallAttempt| {
+            let moved = attempt.last_progress(&self.client.replicas).unwrap_or(attempt.sent_at);
+            now.saturating_duration_since(moved) >= self.client.policy.attempt_deadline
+        };
+        asked.iter().all(is_late)
+    }
+
     /// Asks the unanswered replicas again.
     fn retry(self: &Arc<Self>) {
         if self.pending_change.is_some() {
@@ -87,9 +102,9 @@ impl<T: Send + 'static> TickedCall for MetadataCall<T> {
             }
             return false;
         }
-        // It also fails if the replica that should confirm a negative answer is late.
         let verdict = self.check_deadline(now);
-        if verdict == DeadlineVerdict::Expired || matches!(late, Some((true, _))) {
+        let is_unconfirmed = matches!(late, Some((true, _))) && self.is_confirmation_late(now);
+        if verdict == DeadlineVerdict::Expired || is_unconfirmed {
             self.fail();
             return false;
         }
