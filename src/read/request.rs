@@ -281,7 +281,9 @@ pub(super) struct EndedRequest<P> {
 
 impl<P> EndedRequest<P> {
     pub(super) fn reply_error(self, error: ReadError) {
-        let Self { sink, requesting_thread, .. } = self;
+        let Self { parts, sink, requesting_thread } = self;
+        // The receiver may read again at once, and need their memory.
+        drop(parts);
         requesting_thread.scope(|| sink(Err(error)));
     }
 }

@@ -156,8 +156,8 @@ struct CallState<T> {
     unanswered: SmallVec<[CallAttempt; 1]>,
     deadline: RequestDeadline,
     error: Option<BackendError>,
-    /// Whether a replica has answered that the object does not exist.
-    has_negative_answer: bool,
+    /// The replica that has answered that the object does not exist, while another must confirm it.
+    negative_from: Option<ReplicaId>,
     /// Whether the answer is settled.
     is_over: bool,
     /// When the next replica is asked.
@@ -334,7 +334,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             unanswered: SmallVec::new(),
             deadline: options.deadline,
             error: None,
-            has_negative_answer: false,
+            negative_from: None,
             is_over: false,
             hedge_at: Instant::now(),
             fallback: None,
@@ -425,18 +425,21 @@ impl<T: Send + 'static> MetadataCall<T> {
             return false;
         }
         let usable = self.client.replicas.availability();
-        let well = usable.usable.minus(usable.suspects);
+        let others = usable.usable.minus(usable.suspects).minus(ReplicaSet::EMPTY.with(replica));
         let mut state = self.state.lock();
-        // Without one, fanfs does not wait for a replica that may answer late.
-        let has_other = state.untried.last().is_some_and(|next| well.contains(*next))
-            // A slow listing is not late.
-            || self.options.is_long && state.is_any_asked(well.minus(ReplicaSet::EMPTY.with(replica)));
-        if state.is_over || state.has_negative_answer || !has_other {
+        if state.is_over || state.negative_from.is_some_and(|first| first != replica) {
             return false;
         }
+        // fanfs does not wait for a replica that may answer late. But a slow listing is not late.
+        let is_other_asked = self.options.is_long && state.is_any_asked(others);
+        let is_other_untried = state.untried.iter().any(|next| others.contains(*next));
+        if !is_other_asked && !is_other_untried {
+            return false;
+        }
+        state.untried.retain(|next| others.contains(*next));
         state.unanswered.retain(|silent| silent.replica != replica);
         state.error = Some(error);
-        state.has_negative_answer = true;
+        state.negative_from = Some(replica);
         true
     }
 
@@ -449,7 +452,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             let asked = state.unanswered.iter().position(|silent| silent.replica == replica);
             asked.map(|asked| state.unanswered.remove(asked));
             let is_first = state.error.is_none() || matches!(error, BackendError::Os(_));
-            if is_first && !state.has_negative_answer {
+            if is_first && state.negative_from.is_none() {
                 state.error = Some(error);
             }
             if !state.untried.is_empty() {
@@ -464,8 +467,13 @@ impl<T: Send + 'static> MetadataCall<T> {
     }
 
     fn fail(&self) {
+        self.fail_by(None);
+    }
+
+    /// Fails; if one replica's answer is the reason, the others that were asked are late.
+    fn fail_by(&self, by: Option<ReplicaId>) {
         let error = self.state.lock().error.unwrap_or(BackendError::Late);
-        if self.finish(None).is_some() {
+        if self.finish(by).is_some() {
             self.answer.deliver(Err(error));
         }
     }

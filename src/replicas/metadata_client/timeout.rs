@@ -52,16 +52,35 @@ impl<T: Send + 'static> MetadataCall<T> {
     /// Whether the replica that should confirm a negative answer is too late. A listing takes its
     /// time, so its replica may be silent as long as any attempt.
     fn is_confirmation_late(&self, now: Instant) -> bool {
+        let asked = {
+            let state = self.state.lock();
+            if state.unanswered.is_empty() {
+                // Otherwise the next one is about to be asked.
+                return state.untried.is_empty();
+            }
+            state.unanswered.clone()
+        };
         if !self.options.is_long {
             return true;
         }
-        let asked = self.state.lock().unanswered.clone();
         // Without the lock, as above.
         let is_late = |attempt: &CallAttempt| {
             let moved = attempt.last_progress(&self.client.replicas).unwrap_or(attempt.sent_at);
             now.saturating_duration_since(moved) >= self.client.policy.attempt_deadline
         };
         asked.iter().all(is_late)
+    }
+
+    /// Whether the next replica is asked too, if there is one.
+    fn may_hedge(&self, now: Instant) -> bool {
+        let last = {
+            let state = self.state.lock();
+            if state.untried.is_empty() {
+                return false;
+            }
+            state.unanswered.last().copied()
+        };
+        last.is_none_or(|last| self.client.can_hedge(last.replica, last.sent_at, now))
     }
 
     /// Asks the unanswered replicas again.
@@ -83,17 +102,15 @@ impl<T: Send + 'static> MetadataCall<T> {
 
 impl<T: Send + 'static> TickedCall for MetadataCall<T> {
     fn tick(self: Arc<Self>, now: Instant) -> bool {
-        let (over, fallback, late) = {
+        let (fallback, is_late, negative_from) = {
             let mut state = self.state.lock();
+            if state.is_over {
+                return false;
+            }
             let is_due = |(at, ..): &mut (Instant, ReplicaId, T)| now >= *at;
-            let late = (now >= state.hedge_at)
-                .then(|| (state.has_negative_answer, state.unanswered.last().copied()));
-            (state.is_over, state.fallback.take_if(is_due), late)
+            (state.fallback.take_if(is_due), now >= state.hedge_at, state.negative_from)
         };
-        if over {
-            return false;
-        }
-        if late.is_some() {
+        if is_late {
             self.client.replicas.iter().for_each(|(_, replica)| replica.on_tick());
         }
         if let Some((_, replica, value)) = fallback {
@@ -103,9 +120,12 @@ impl<T: Send + 'static> TickedCall for MetadataCall<T> {
             return false;
         }
         let verdict = self.check_deadline(now);
-        let is_unconfirmed = matches!(late, Some((true, _))) && self.is_confirmation_late(now);
-        if verdict == DeadlineVerdict::Expired || is_unconfirmed {
+        if verdict == DeadlineVerdict::Expired {
             self.fail();
+            return false;
+        }
+        if is_late && negative_from.is_some() && self.is_confirmation_late(now) {
+            self.fail_by(negative_from);
             return false;
         }
         if self.is_killed(now) {
@@ -116,9 +136,7 @@ impl<T: Send + 'static> TickedCall for MetadataCall<T> {
             self.retry();
             return true;
         }
-        if let Some((_, last)) = late
-            && last.is_none_or(|last| self.client.can_hedge(last.replica, last.sent_at, now))
-        {
+        if is_late && self.may_hedge(now) {
             self.send_next();
         }
         true
