@@ -280,13 +280,13 @@ mod tests {
     #[test]
     fn skipping_readers_with_uneven_runs_get_little_readahead() {
         let mut x = 12345u64;
-        let reads = (0..1000u64).flat_map(|i| {
+        let reads = (0..500u64).flat_map(|i| {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let blocks = 8 + (x >> 33) % 5;
             (0..blocks).map(move |b| ByteRange::at(i * 2 * MIB + b * 128 * KIB, 128 * KIB))
         });
         let (taken, fetched) = run(reads, 64 * MIB);
-        assert!(fetched as f64 <= taken as f64 * 1.35, "{taken} {fetched}");
+        assert!(fetched as f64 <= taken as f64 * 1.25, "{taken} {fetched}");
     }
 
     #[test]

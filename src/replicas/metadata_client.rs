@@ -156,7 +156,7 @@ struct CallState<T> {
     unanswered: SmallVec<[CallAttempt; 1]>,
     deadline: RequestDeadline,
     error: Option<BackendError>,
-    /// The replica that has answered that the object does not exist, while another must confirm it.
+    /// The replica whose negative answer another one must confirm.
     negative_from: Option<ReplicaId>,
     /// Whether the answer is settled.
     is_over: bool,
@@ -275,7 +275,6 @@ impl MetadataClient {
             path_key: PathKey::default(),
             is_known_to_exist: false,
             is_long: false,
-            may_be_inline: false,
             lane,
             run_as,
             deadline,

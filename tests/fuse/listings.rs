@@ -157,12 +157,13 @@ fn a_slow_listing_is_not_empty_because_a_replica_lacks_the_directory() {
                 let rig = dirs(&["a"], &Setup { replicas, rest: LONG_TTL, ..Setup::default() });
                 fs::metadata(rig.at("a")).unwrap();
                 for (i, script) in rig.scripts.iter().enumerate() {
-                    let slow = Fault::Delay(Duration::from_millis(400));
-                    let fault = if i == lacking { Fault::Errno(Errno::NOENT) } else { slow };
+                    let (fault, count) = match i == lacking {
+                        true => (Fault::Errno(Errno::NOENT), u64::MAX),
+                        // The listing, and a few of its entries.
+                        false => (Fault::Delay(Duration::from_millis(400)), 4),
+                    };
                     let rule = FaultRule::always(FaultOp::Metadata, fault).beneath("a");
-                    // The listing, and a few of its entries.
-                    script
-                        .add(FaultRule { count: if i == lacking { u64::MAX } else { 4 }, ..rule });
+                    script.add(FaultRule { count, ..rule });
                 }
                 names(&rig, "a");
             });

@@ -214,7 +214,7 @@ fn until_idle(rig: &Rig) -> Status {
 /// Reads `take` bytes of every `stride`, in blocks, and calls `between` after each stride. It leaves
 /// out the file's start, where fanfs reads ahead further: the more, the faster the replicas are.
 /// Returns the bytes that the kernel requested and that the replicas delivered, as fractions of the
-/// file.
+/// rest.
 fn skip(
     rig: &Rig,
     size: u64,
@@ -230,7 +230,7 @@ fn skip(
         between(rig);
     }
     let status = until_idle(rig);
-    let part = |bytes: u64| bytes as f64 / size as f64;
+    let part = |bytes: u64| bytes as f64 / (size - stride) as f64;
     (part(status.counters.bytes_delivered), part(rig.delivered()))
 }
 

@@ -41,7 +41,7 @@ impl<T: Send + 'static> MetadataCall<T> {
     /// Makes the call on the calling thread if that is a session thread and the replica is quick.
     /// Otherwise queues it on the replica's pool.
     pub(super) fn dispatch(self: &Arc<Self>, replica: ReplicaId, asked: Instant) -> Result<()> {
-        if self.options.may_be_inline && self.client.latency.is_quick(replica) {
+        if self.options.may_be_inline() && self.client.latency.is_quick(replica) {
             let call = Arc::clone(self);
             if task::defer(move || call.run_inline(replica, asked)).is_ok() {
                 return Ok(());

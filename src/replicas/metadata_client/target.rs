@@ -102,14 +102,17 @@ pub(super) struct CallOptions {
     pub(super) is_known_to_exist: bool,
     /// See [`CallTarget::long`].
     pub(super) is_long: bool,
-    /// Whether a session thread may make the call.
-    pub(super) may_be_inline: bool,
     pub(super) lane: Lane,
     pub(super) run_as: RunAs,
     pub(super) deadline: RequestDeadline,
 }
 
 impl CallOptions {
+    /// Whether a session thread may make the call.
+    pub(super) fn may_be_inline(&self) -> bool {
+        !self.is_mutation && !self.is_long
+    }
+
     /// The options of a call about `target` that changes nothing.
     pub(super) fn query(target: CallTarget, run_as: RunAs, deadline: RequestDeadline) -> Self {
         Self {
@@ -118,7 +121,6 @@ impl CallOptions {
             path_key: target.path_key,
             is_known_to_exist: target.is_known_to_exist,
             is_long: target.is_long,
-            may_be_inline: !target.is_long,
             lane: Lane::Metadata,
             run_as,
             deadline,
