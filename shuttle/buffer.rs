@@ -17,7 +17,7 @@ use crate::sync::{AtomicUsize, Ordering};
 /// Bytes in memory, with their claim.
 pub struct SegmentData {
     bytes: Vec<u8>,
-    _claim: Option<Reservation>,
+    claim: Option<Reservation>,
 }
 
 /// There are none here.
@@ -29,11 +29,15 @@ pub type Buffer = Vec<u8>;
 #[allow(dead_code)]
 impl SegmentData {
     pub fn with_claim(bytes: Vec<u8>, claim: Reservation) -> Self {
-        Self { bytes, _claim: Some(claim) }
+        Self { bytes, claim: Some(claim) }
     }
 
     pub fn from_buffer(bytes: Buffer) -> Self {
-        Self { bytes, _claim: None }
+        Self { bytes, claim: None }
+    }
+
+    pub fn into_claim(self) -> Option<Reservation> {
+        self.claim
     }
 
     pub fn materialize(&self, _part: Range<usize>) -> bool {

@@ -25,13 +25,14 @@ use shuttle::thread;
 use crate::buffer::{Budget, SegmentData};
 use crate::sync::{AtomicUsize, LockRank, Mutex, Ordering, RankedMutex};
 use fetch::{
-    DeliveredBy, FailureAction, FetchStage, JoinOutcome, ReadRequest, SegmentFetch, SharedSegments,
+    AttemptError, DeliveredBy, EvictionQueue, FailureAction, FetchStage, JoinOutcome, ReadRequest,
+    SegmentFetch, SharedSegments,
 };
 use request::{ReadData, ReadParams, RequestOrigin};
 use segment_map::SegmentMap;
 
 mod versioned_file {
-    use fanfs::volume::ReplicaSet;
+    use fanfs::volume::{ReplicaId, ReplicaSet};
 
     /// A file that two replicas have.
     pub struct VersionedFile;
@@ -39,6 +40,16 @@ mod versioned_file {
     impl VersionedFile {
         pub fn candidates(&self) -> ReplicaSet {
             ReplicaSet::first(2)
+        }
+
+        pub(super) fn is_excluded(&self, _: ReplicaId) -> bool {
+            false
+        }
+
+        pub(super) fn expire_bans(&self) {}
+
+        pub(super) fn candidates_not_banned(&self) -> ReplicaSet {
+            self.candidates()
         }
 
         pub(super) fn candidates_after(&self, tried: ReplicaSet) -> ReplicaSet {
@@ -97,6 +108,7 @@ impl World {
     fn start_request(self: &Arc<Self>, range: ByteRange, request: &Arc<ReadRequest>) {
         let mut fresh = Vec::new();
         let mut failure = None;
+        let Some(collection) = request.begin_collection() else { return };
         {
             let mut segments = self.segments.lock();
             for index in range.start / LEN..range.end.div_ceil(LEN) {
@@ -111,7 +123,7 @@ impl World {
                     fresh.push(Arc::clone(&fetch));
                     fetch
                 });
-                request.add_part(Arc::clone(&fetch));
+                collection.add_part(Arc::clone(&fetch));
                 match fetch.join(request, part) {
                     JoinOutcome::Ready => {
                         request.part_arrived();
@@ -121,11 +133,11 @@ impl World {
                 }
             }
         }
+        let is_complete = collection.finish();
         if let Some(error) = failure {
             self.fail_request(request, ReadError::Failed(error));
-        }
-        if request.part_arrived() {
-            request.reply_data(|_| {});
+        } else if is_complete {
+            Self::answer_request(request);
         }
         for fetch in fresh {
             let world = Arc::clone(self);
@@ -150,7 +162,7 @@ impl World {
                     self.cancel(completed.queue_key);
                     for waiter in completed.waiters {
                         if waiter.part_arrived() {
-                            waiter.reply_data(|_| {});
+                            Self::answer_request(&waiter);
                         }
                     }
                 }
@@ -161,7 +173,8 @@ impl World {
         };
         let action = {
             let mut segments = self.segments.lock();
-            let action = fetch.attempt_failed(error, claim);
+            let failure = AttemptError::Failed(error);
+            let action = fetch.attempt_failed(ReplicaId::new(replica), failure, claim);
             if matches!(action, FailureAction::GiveUp { .. }) {
                 segments.forget(fetch);
             }
@@ -219,11 +232,33 @@ impl World {
         }
     }
 
+    /// As `Reader::answer_request`, for segments that are kept.
+    fn answer_request(request: &ReadRequest) {
+        for (fetch, _) in request.reply_data(|_| {}) {
+            Self::keep_for_eviction(&fetch);
+        }
+    }
+
+    /// As `EvictionQueues::add_readahead`.
+    fn keep_for_eviction(fetch: &SegmentFetch) {
+        fetch.state.lock().eviction_queue = EvictionQueue::Readahead;
+    }
+
+    /// Checks that all memory can be reclaimed: what the file still has is in an eviction queue.
+    fn check_memory(&self) {
+        for fetch in self.segments.lock().take_where(|_| true) {
+            let state = fetch.state.lock();
+            assert_ne!(state.eviction_queue, EvictionQueue::NotQueued, "memory is never reclaimed");
+        }
+        assert_eq!(self.budget.used(), 0, "memory is kept");
+    }
+
     /// As `Reader::fail_request` and `Reader::abandon_if_unwanted`.
     fn fail_request(&self, request: &ReadRequest, error: ReadError) {
         let Some(ended) = request.end() else { return };
         for fetch in &ended.parts {
             if fetch.data().is_some() {
+                Self::keep_for_eviction(fetch);
                 continue;
             }
             let mut segments = self.segments.lock();
@@ -317,8 +352,7 @@ pub fn single_flight() {
     check_outcome(&requests[0].1, ranges[0], true);
     check_outcome(&requests[1].1, ranges[1], false);
     drop(requests);
-    world.segments.lock().take_where(|_| true);
-    assert_eq!(world.budget.used(), 0, "memory is kept");
+    world.check_memory();
 }
 
 /// A request of two segments; another request wants the second one.
@@ -337,6 +371,5 @@ pub fn two_parts() {
         check_outcome(outcome, range, false);
     }
     drop(requests);
-    world.segments.lock().take_where(|_| true);
-    assert_eq!(world.budget.used(), 0, "memory is kept");
+    world.check_memory();
 }

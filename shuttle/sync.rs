@@ -7,7 +7,7 @@ mod lock_rank;
 
 pub(crate) use lock_rank::LockRank;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-pub use shuttle_parking_lot::{Mutex, MutexGuard};
+pub use shuttle_parking_lot::{Mutex, MutexGuard, MutexGuard as RankedMutexGuard};
 
 /// A mutex without its rank.
 pub(crate) struct RankedMutex<T>(Mutex<T>);

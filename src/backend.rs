@@ -13,6 +13,7 @@
 //! they neither retry nor choose.
 
 mod bulkhead;
+mod change_scope;
 mod credentials;
 mod decorator;
 mod deferred_close;
@@ -48,6 +49,7 @@ use crate::volume::{FileId, FileVersion, ReplicaId};
 use deferred_close::DeferredClose;
 use file_closer::FileCloser;
 
+pub use change_scope::{OngoingChange, in_change};
 pub use credentials::{
     Credentials, CredentialsGuard, CredentialsRecord, DaemonCredentials, RequestContext,
     with_daemon_credentials,

@@ -29,6 +29,7 @@ use tokio::net::UnixListener;
 
 use crate::explain::ExplainFacts;
 use crate::fs;
+use crate::owned_path::DevIno;
 use crate::read::TraceStream;
 use crate::status::{self, DaemonInfo, Status};
 use crate::volume::path_serde;
@@ -142,6 +143,8 @@ impl ControlRequest {
 /// A listening control socket; dropping it removes the socket.
 pub struct ControlServer {
     path: PathBuf,
+    /// The socket, which another daemon may replace: this mount may be detached by then.
+    socket: DevIno,
     task: tokio::task::JoinHandle<()>,
     /// Connections that have not ended.
     open_connections: Arc<AtomicUsize>,
@@ -290,11 +293,13 @@ impl ControlServer {
         let _entered = runtime.enter();
         let listener = UnixListener::bind(&next)?;
         std::fs::set_permissions(&next, PermissionsExt::from_mode(0o600))?;
-        // A socket of that name belongs to a dead daemon, or to this one's predecessor.
+        let socket = DevIno::at(&next)?;
+        // A socket of that name belongs to a dead daemon, to one whose mount is detached, or to this
+        // one's predecessor.
         std::fs::rename(&next, &path)?;
         let open = Arc::default();
         let task = runtime.spawn(accept_loop(listener, Arc::new(answer), Arc::clone(&open)));
-        Ok(Self { path, task, open_connections: open })
+        Ok(Self { path, socket, task, open_connections: open })
     }
 
     /// Waits until all peers have their answers, for at most one second. The socket stays: it
@@ -312,7 +317,7 @@ impl ControlServer {
 impl Drop for ControlServer {
     fn drop(&mut self) {
         self.task.abort();
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.socket.remove_from(&self.path);
     }
 }
 

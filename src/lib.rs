@@ -23,6 +23,7 @@ pub mod fuse;
 mod launcher;
 mod memory_headroom;
 pub mod metrics;
+mod owned_path;
 pub mod placement;
 pub mod read;
 pub mod replicas;

@@ -301,7 +301,8 @@ impl Reader {
     }
 
     /// Collects the pieces of `range` and creates fetches for the missing ones. Returns the
-    /// attempts to dispatch now. Returns `None`, with nothing done, if there is too little memory.
+    /// attempts to dispatch now; none if the request has ended, for example at its deadline.
+    /// Returns `None`, with nothing done, if there is too little memory.
     /// If `claim` is enough, it pays for all pieces.
     fn try_start_request(
         self: &Arc<Self>,
@@ -314,10 +315,12 @@ impl Reader {
         let mut joined = Vec::new();
         let mut failure = None;
         let announced = file.announce_segments();
-        let overdraw = if claim.is_some() { Overdraw::Now } else { Overdraw::IfLate };
+        let has_waited = claim.is_some();
+        let overdraw = if has_waited { Overdraw::Now } else { Overdraw::IfLate };
         if !self.adopt_small_reads(file, range, overdraw) {
             return None;
         }
+        let Some(collection) = request.begin_collection() else { return Some(Vec::new()) };
         {
             let mut segments = file.lock_segments();
             segments.drop_consumed(range);
@@ -335,7 +338,7 @@ impl Reader {
                         (fetch, part)
                     }
                 };
-                request.add_part(Arc::clone(&fetch));
+                collection.add_part(Arc::clone(&fetch));
                 match fetch.join(request, part) {
                     JoinOutcome::Ready => {
                         request.part_arrived();
@@ -347,14 +350,13 @@ impl Reader {
             }
         }
         drop(announced);
+        let is_complete = collection.finish();
         if let Some(error) = failure {
             self.fail_request(request, ReadError::Failed(error));
-        }
-        let all_here = request.part_arrived();
-        if all_here {
+        } else if is_complete {
             increment(&self.counters.buffer_hits);
             self.answer_request(request);
-        } else {
+        } else if !has_waited {
             self.track(request);
         }
         Some(self.enqueue_fetches(fresh, joined))

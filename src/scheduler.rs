@@ -94,14 +94,18 @@ impl<T> SegmentRequest<T> {
     /// The replicas to choose from while `usable` may be asked. Excludes those where reads of its
     /// file hang: one more read would take a place and wait.
     fn eligible_replicas(&self, usable: ReplicaSet, hung: &HungFiles) -> ReplicaSet {
-        let hung = hung.get(&self.file_number).copied().unwrap_or(ReplicaSet::EMPTY);
-        let candidates = self.candidates.minus(hung);
+        let candidates = self.candidates_not_hung(hung);
         // If all its candidates are ejected, trying one is better than failing: the last replica is
         // never ejected.
         let healthy = candidates.and(usable);
         let left = if healthy.is_empty() { candidates } else { healthy };
         let pinned = left.and(self.pinned);
         if pinned.is_empty() { left } else { pinned }
+    }
+
+    fn candidates_not_hung(&self, hung: &HungFiles) -> ReplicaSet {
+        let hung = hung.get(&self.file_number).copied().unwrap_or(ReplicaSet::EMPTY);
+        self.candidates.minus(hung)
     }
 
     fn locality(&self, replica: ReplicaId) -> Locality {
@@ -138,8 +142,18 @@ pub struct FinishedAttempt {
     pub is_hedge: bool,
 }
 
-/// A late segment that may be hedged.
+/// The present need for a segment in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentNeed {
+    /// Whether a reader waits for it.
+    pub is_awaited: bool,
+    /// The replicas that may be asked instead of those that have been.
+    pub alternatives: ReplicaSet,
+}
+
+/// A late segment that may be hedged: queue it again, or call [`Scheduler::cancel_hedge`].
 #[derive(Debug)]
+#[must_use]
 pub struct LateAttempt<T> {
     /// The segment.
     pub item: T,
@@ -147,6 +161,8 @@ pub struct LateAttempt<T> {
     pub replica: ReplicaId,
     /// The replicas that may be asked.
     pub candidates: ReplicaSet,
+    /// When the late attempt began.
+    pub since: Instant,
     /// The late attempt.
     attempt: AttemptId,
     /// The price of the hedge.
@@ -191,7 +207,7 @@ struct Attempt<T> {
     replica: ReplicaId,
     read: InFlightRead,
     expected: Duration,
-    /// The other replicas that could have read it.
+    /// The other replicas that could be asked when it began.
     other_candidates: ReplicaSet,
     /// Those of them that hold a copy of it.
     other_holders: ReplicaSet,
@@ -320,6 +336,16 @@ impl<T: Clone> Scheduler<T> {
         Some(id)
     }
 
+    /// Gives segments that no replica may be asked for now their present candidates: the ones of
+    /// the time when they were queued may all hang since, and others may work again.
+    pub fn refresh_stranded(&mut self, candidates: impl Fn(&T) -> ReplicaSet) {
+        for want in self.queue.values_mut() {
+            if want.candidates_not_hung(&self.hung_files).is_empty() {
+                want.candidates = candidates(&want.item);
+            }
+        }
+    }
+
     /// Removes a segment from the queue; `None` if it has been dispatched already.
     pub fn cancel(&mut self, id: QueueKey) -> Option<SegmentRequest<T>> {
         let want = self.queue.remove(&id)?;
@@ -435,11 +461,14 @@ impl<T: Clone> Scheduler<T> {
     ) -> Option<FinishedAttempt> {
         let attempt = self.attempts.remove(&attempt)?;
         let replica = attempt.replica;
-        if matches!(outcome, AttemptOutcome::Delivered(_))
-            && (attempt.is_hedge || attempt.is_hedged)
-        {
+        if attempt.is_hedge || attempt.is_hedged {
+            let has_delivered = matches!(outcome, AttemptOutcome::Delivered(_));
             let same = self.attempts.values_mut().filter(|a| a.segment_key == attempt.segment_key);
-            same.for_each(|other| other.is_delivered_elsewhere = true);
+            for other in same {
+                other.is_delivered_elsewhere |= has_delivered;
+                // A failed hedge leaves the late attempt to be hedged once more.
+                other.is_hedged &= has_delivered || !attempt.is_hedge;
+            }
         }
         let estimate = &mut self.estimates[replica];
         let took = now.saturating_duration_since(attempt.read.at);

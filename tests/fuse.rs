@@ -23,6 +23,7 @@ mod objects;
 mod passthrough;
 mod placement;
 mod progress;
+mod second_faults;
 mod silence;
 mod small;
 mod starts;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fanfs::replicas::health_board::HealthBoard;
 use fanfs::scheduler::{
     AttemptId, AttemptOutcome, Dispatch, QueueKey, ReplicaPolicy, Scheduler, SchedulerPolicy,
-    SegmentRequest,
+    SegmentNeed, SegmentRequest,
 };
 use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use proptest::prelude::*;
@@ -199,7 +199,12 @@ impl Sim {
         }
         if self.steps.is_multiple_of(TICK) {
             let mut late = Vec::new();
-            self.scheduler.find_late(&mut self.health, self.now, |_| true, &mut late);
+            let (tried, all) = (&self.tried, ReplicaSet::first(self.links.len()));
+            let need = |segment: &u64| SegmentNeed {
+                is_awaited: true,
+                alternatives: all.minus(tried[*segment as usize]).non_empty_or(all),
+            };
+            self.scheduler.find_late(&mut self.health, self.now, need, &mut late);
             for late in late {
                 if self.seconds() < self.no_memory_until {
                     self.scheduler.cancel_hedge(&late);

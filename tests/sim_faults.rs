@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use fanfs::replicas::health::{HealthState, MAX_EJECTION, MountCheck};
 use fanfs::replicas::health_board::HealthBoard;
 use fanfs::scheduler::{
-    AttemptId, AttemptOutcome, Dispatch, LateAttempt, QueueKey, ReplicaPolicy, Scheduler,
-    SchedulerPolicy, SegmentRequest,
+    AttemptId, AttemptOutcome, Dispatch, QueueKey, ReplicaPolicy, Scheduler, SchedulerPolicy,
+    SegmentNeed, SegmentRequest,
 };
 use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use schedule::{Calls, Menu, Random, Schedule, Trouble};
@@ -389,14 +389,22 @@ impl Run {
             }
         }
         let mut late = Vec::new();
-        let segments = &self.segments;
-        let awaited = |item: &Item| segments.get(item).is_some_and(|s| s.since.is_some());
-        self.scheduler.find_late(&mut self.health, self.epoch + self.now, awaited, &mut late);
-        for LateAttempt { item, candidates, .. } in late {
-            let Some(segment) = self.segments.get(&item) else { continue };
-            let left = self.candidates().and(candidates).minus(segment.tried);
-            if !segment.here && segment.want.is_none() && !left.is_empty() {
-                self.want(item, false, true, left);
+        let (segments, candidates) = (&self.segments, self.candidates());
+        let need = |item: &Item| {
+            let segment = segments.get(item);
+            SegmentNeed {
+                is_awaited: segment.is_some_and(|s| s.since.is_some()),
+                alternatives: segment.map_or(ReplicaSet::EMPTY, |s| candidates.minus(s.tried)),
+            }
+        };
+        self.scheduler.find_late(&mut self.health, self.epoch + self.now, need, &mut late);
+        self.scheduler.refresh_stranded(|item| need(item).alternatives);
+        for late in late {
+            match self.segments.get(&late.item) {
+                Some(segment) if !segment.here && segment.want.is_none() => {
+                    self.want(late.item, false, true, late.candidates);
+                }
+                _ => self.scheduler.cancel_hedge(&late),
             }
         }
         // A request past its deadline has failed, and is made again.

@@ -80,13 +80,14 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "capabilities",
         ],
     ),
-    ("control", &["explain", "fs", "read", "status", "volume"]),
+    ("control", &["explain", "fs", "read", "status", "owned_path", "volume"]),
     ("status", &["fs", "read", "placement", "replicas", "volume", "telemetry"]),
     ("fuse", &["fs", "buffer", "backend", "volume", "capabilities"]),
     (
         "fs",
         &[
             "sync",
+            "owned_path",
             "read",
             "replicas",
             "buffer",
@@ -133,9 +134,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("format", &[]),
     ("sync", &[]),
     ("telemetry", &["config", "volume"]),
-    ("metrics", &["status", "replicas", "config", "telemetry"]),
+    ("metrics", &["status", "replicas", "config", "owned_path", "telemetry"]),
     ("capabilities", &[]),
     ("memory_headroom", &[]),
+    ("owned_path", &[]),
     ("launcher", &[]),
 ];
 

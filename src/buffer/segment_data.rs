@@ -65,6 +65,17 @@ impl SegmentData {
         Self { len, storage: Storage::Pages(Box::new(Mutex::new(pages))) }
     }
 
+    /// Drops the bytes, and keeps the claim that paid for them.
+    pub fn into_claim(self) -> Option<Reservation> {
+        match self.storage {
+            Storage::Memory(buffer) => Some(buffer.into_claim()),
+            Storage::Pages(pages) => {
+                let PipedPages { buffer, claim, .. } = (*pages).into_inner();
+                buffer.map(Buffer::into_claim).or(claim)
+            }
+        }
+    }
+
     /// The original number of bytes.
     pub fn len(&self) -> usize {
         self.len

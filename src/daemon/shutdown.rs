@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use super::mount::Mount;
 use super::systemd;
-use crate::control;
 use crate::fuse::{MountError, unmount};
 
 /// How long requests in flight may take at the end, before they fail.
@@ -42,7 +41,7 @@ impl Mount {
         self.metrics = None;
         if self.core.overrides.is_supervised {
             systemd::clear_fd_store();
-            let _ = std::fs::remove_file(control::journal_path(&self.mount_point));
+            self.core.fs.remove_journal();
         }
         if !session.has_ended() {
             match unmount(&self.mount_point, false) {

@@ -199,6 +199,9 @@ impl Handles {
         let recorded = {
             let _open_close = self.open_close_lock.lock();
             let id = HandleId { number, ino: handle.ino() };
+            if handle.is_writable() {
+                self.log.track(request, id.into());
+            }
             let recorded = self.log.append_for_request(request, id.into(), || {
                 JournalEntry::Open(request, Box::new(handle.record(number, None, false)))
             });

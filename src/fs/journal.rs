@@ -42,6 +42,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::records::{FsSnapshot, JournalEntry, UnansweredRecord};
 use crate::backend::with_daemon_credentials;
+use crate::owned_path::DevIno;
 use crate::sync::{LockRank, RankedMutex, before_io};
 
 #[cfg(test)]
@@ -296,6 +297,18 @@ impl Journal {
         self.is_recording.store(false, Ordering::Release);
     }
 
+    /// The mount ends with this daemon: removes the file, unless it is another daemon's by now.
+    pub(super) fn remove(&self) {
+        let mut state = self.file.lock();
+        if let Some(file) = state.file.take()
+            && let Err(error) = DevIno::of(&file).and_then(|own| own.remove_from(&state.path))
+        {
+            tracing::warn!(journal = %state.path.display(), %error, "cannot remove the journal");
+        }
+        drop(state);
+        self.is_recording.store(false, Ordering::Release);
+    }
+
     /// The journal misses an entry. Until the file is empty, steps are still queued, and their
     /// threads wait for the file's lock.
     fn invalidate(&self, state: &mut JournalFile, error: io::Error) {
@@ -309,6 +322,13 @@ impl Journal {
     }
 }
 
+/// Whether another file is at `path`: this daemon's mount is detached, and another daemon has begun
+/// to serve one at the same mount point.
+fn is_replaced(file: &File, path: &Path) -> bool {
+    let found = DevIno::at(path);
+    found.is_ok_and(|found| DevIno::of(file).is_ok_and(|own| own != found))
+}
+
 /// Empties a journal that misses an entry, and removes it.
 fn empty_incomplete(file: &File, path: &Path, error: &io::Error) {
     let emptied = file.set_len(0);
@@ -318,7 +338,7 @@ fn empty_incomplete(file: &File, path: &Path, error: &io::Error) {
         "cannot write the journal; if this daemon is killed, the mount is lost"
     );
     // The file is empty, so its removal is only for tidiness.
-    let removed = with_daemon_credentials(|_| std::fs::remove_file(path));
+    let removed = with_daemon_credentials(|_| DevIno::of(file)?.remove_from(path));
     if let (Err(error), Err(_) | Ok(Err(_))) = (emptied, removed) {
         tracing::error!(%journal, %error, "cannot remove an incomplete journal; remove it");
     }
@@ -354,6 +374,9 @@ impl JournalFile {
             return;
         }
         let written = with_daemon_credentials(|own| {
+            if self.file.as_ref().is_some_and(|file| is_replaced(file, &self.path)) {
+                return Err(io::Error::other("another daemon's journal is there"));
+            }
             file::write(own, &self.path, &self.head, snapshot, unanswered)
         });
         match written.map_err(io::Error::other).and_then(|written| written) {

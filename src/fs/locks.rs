@@ -61,6 +61,11 @@ pub enum LockWait {
 struct LockOutcome(OnceLock<Option<Lock>>);
 
 impl LockOutcome {
+    /// Whether the call has failed, without an answer.
+    fn is_given_up(&self) -> bool {
+        self.0.get().is_some_and(Option::is_none)
+    }
+
     /// The replica has answered. False if the caller gets an error.
     fn keep(&self, answer: Lock) -> bool {
         self.0.get_or_init(|| Some(answer)).is_some()
@@ -98,8 +103,21 @@ struct LockWaiter {
 struct OwnerDescriptor {
     /// The descriptor of this owner only; locked while it is opened.
     file: Mutex<Option<Arc<dyn BackendFile>>>,
+    /// Held during each call that sets a lock. So a call that was given up has ended, and its lock
+    /// is released, before the owner's next one begins.
+    order: Mutex<OwnedLocks>,
     /// Memory for the owner.
     _slot: Option<LockSlot>,
+}
+
+/// The locks of an owner, as far as they are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OwnedLocks {
+    /// It has none.
+    #[default]
+    None,
+    /// It may have some.
+    Some,
 }
 
 /// The intervals between requests for a lock: the first one, and the longest.
@@ -128,7 +146,7 @@ impl Locks {
         let mut owners = self.owners.lock();
         if !owners.contains(key) {
             let place = Some(self.memory.reserve(who.uid())?);
-            owners.insert(key, OwnerDescriptor { file: Mutex::default(), _slot: place });
+            owners.insert(key, OwnerDescriptor { _slot: place, ..OwnerDescriptor::default() });
         }
         Some(owners.add_handle(key, handle))
     }
@@ -165,6 +183,32 @@ impl Locks {
 }
 
 impl OwnerDescriptor {
+    /// Sets a lock, after the owner's earlier calls. If the call was given up meanwhile, the caller
+    /// gets an error and must not have the lock, so it is released. An owner that may have other
+    /// locks keeps it: the release would take a lock away that an earlier call got in the same
+    /// range. It ends with the owner's next unlock or close.
+    fn set_lock(
+        &self,
+        file: &dyn BackendFile,
+        lock: Lock,
+        outcome: &LockOutcome,
+    ) -> crate::backend::Result<Lock> {
+        let mut owned = self.order.lock();
+        if outcome.is_given_up() {
+            return Err(BackendError::Late);
+        }
+        let locked = file.lock(&LockRequest::Set(lock))?;
+        let is_release = lock.kind == LockKind::None;
+        if outcome.keep(locked) {
+            if !is_release {
+                *owned = OwnedLocks::Some;
+            }
+        } else if !is_release && *owned == OwnedLocks::None {
+            file.lock(&LockRequest::Set(Lock { kind: LockKind::None, ..lock }))?;
+        }
+        Ok(locked)
+    }
+
     /// The descriptor that this owner locks through. Blocks.
     fn get_or_open(
         &self,
@@ -274,13 +318,10 @@ impl Locks {
             let outcome = Arc::clone(&outcome);
             move |backend: &dyn Backend| {
                 let file = descriptor.get_or_open(&open, for_write, backend)?;
-                let locked = file.lock(&request)?;
-                let is_kept = outcome.keep(locked);
-                if let (LockRequest::Set(lock), false) = (request, is_kept) {
-                    // The caller gets an error, so it must not have the lock.
-                    file.lock(&LockRequest::Set(Lock { kind: LockKind::None, ..lock }))?;
+                match request {
+                    LockRequest::Test(_) => file.lock(&request),
+                    LockRequest::Set(lock) => descriptor.set_lock(&*file, lock, &outcome),
                 }
-                Ok(locked)
             }
         };
         let answer = match self.calls.client.call_once(once, lock).await {

@@ -146,6 +146,11 @@ impl Fs {
         self.tables.compact_journal_if_due();
     }
 
+    /// Ends the journal and removes it: the mount ends with this daemon.
+    pub fn remove_journal(&self) {
+        self.tables.log.journal().remove();
+    }
+
     /// From now on the next daemon serves the mount and keeps its own journal.
     pub fn seal_journal(&self) {
         self.tables.log.journal().seal();

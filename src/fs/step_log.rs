@@ -17,7 +17,9 @@ pub(super) type RecordSnapshot<'a> = Box<dyn FnOnce(FsSnapshot) -> Unflushed + '
 pub(super) struct StepLog {
     journal: Journal,
     unanswered: RankedMutex<UnansweredEntries>,
-    /// Whether entries of requests are tracked.
+    /// Whether all entries of requests are tracked. Those of writers always are: such a request may
+    /// wait for a replica long before a handover begins, and the next daemon would keep a writer
+    /// that no process has.
     tracks_unanswered: AtomicBool,
 }
 
@@ -63,7 +65,12 @@ impl StepLog {
         self.journal.append(entry)
     }
 
-    /// The same for an entry that a request has made.
+    /// Tracks an entry that a request is about to make.
+    pub(super) fn track(&self, request: u64, entered: UnansweredEntry) {
+        self.unanswered.lock().insert(request, entered);
+    }
+
+    /// The same as [`StepLog::append`] for an entry that a request has made.
     pub(super) fn append_for_request(
         &self,
         request: u64,
@@ -71,7 +78,7 @@ impl StepLog {
         entry: impl FnOnce() -> JournalEntry,
     ) -> Unflushed {
         if self.tracks_unanswered.load(Ordering::Acquire) {
-            self.unanswered.lock().insert(request, entered);
+            self.track(request, entered);
         }
         self.journal.append(entry)
     }

@@ -25,9 +25,9 @@ pub(super) struct UnansweredEntries(VecDeque<(u64, UnansweredEntry)>);
 const MAX_UNANSWERED: usize = 4096;
 
 impl UnansweredEntries {
-    /// Adds an entry of a request. 0 is the number of no request of the kernel.
+    /// Adds an entry of a request, once. 0 is the number of no request of the kernel.
     pub(super) fn insert(&mut self, request: u64, entered: UnansweredEntry) {
-        if request == 0 {
+        if request == 0 || self.0.back() == Some(&(request, entered)) {
             return;
         }
         if self.0.len() >= MAX_UNANSWERED {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::config::{ListenAddress, MetricsConfig};
+use crate::owned_path::DevIno;
 
 /// Why metrics cannot be published at the configured place.
 #[derive(Debug, thiserror::Error)]
@@ -40,12 +41,9 @@ pub struct SocketPath {
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        remove_if_same(&self.path, self.dev_ino);
+        let _ = self.dev_ino.remove_from(&self.path);
     }
 }
-
-/// Identifies a file or socket: device and inode.
-pub(super) type DevIno = (u64, u64);
 
 pub(super) enum AsyncListener {
     Tcp(tokio::net::TcpListener),
@@ -54,16 +52,6 @@ pub(super) enum AsyncListener {
 
 /// The path of the socket that is listened on, if it is a Unix socket.
 pub(super) type SharedSocketPath = Mutex<Option<SocketPath>>;
-
-pub(super) fn dev_ino(path: &Path) -> io::Result<DevIno> {
-    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
-}
-
-pub(super) fn remove_if_same(path: &Path, own: DevIno) {
-    if dev_ino(path).is_ok_and(|found| found == own) {
-        let _ = std::fs::remove_file(path);
-    }
-}
 
 impl BoundListener {
     /// Binds the address that `config` names, if any, and checks that its file can be written. For
@@ -122,7 +110,7 @@ fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener
             let listener = UnixListener::bind(next)?;
             // Access is limited by its directory and its group.
             std::fs::set_permissions(next, PermissionsExt::from_mode(0o660))?;
-            let own = dev_ino(next)?;
+            let own = DevIno::at(next)?;
             std::fs::rename(next, path)?;
             Ok(BoundListener::Unix(listener, SocketPath { path: path.clone(), dev_ino: own }))
         }

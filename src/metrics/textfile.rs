@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::endpoint::{DevIno, dev_ino, remove_if_same};
 use super::{ExpositionFormat, SnapshotFn, encode};
+use crate::owned_path::DevIno;
 
 /// The file, and whether it belongs to this daemon.
 pub(super) struct TextfileWriter {
@@ -40,7 +40,7 @@ impl TextfileWriter {
     /// Removes the file, unless another process has replaced it.
     pub(super) fn remove(&self) {
         if let Some(own) = self.state.lock().dev_ino.take() {
-            remove_if_same(&self.path, own);
+            let _ = own.remove_from(&self.path);
         }
     }
 
@@ -53,7 +53,7 @@ impl TextfileWriter {
         file.as_file().set_permissions(PermissionsExt::from_mode(0o644))?;
         let mut state = self.state.lock();
         if !state.is_suspended {
-            let own = dev_ino(file.path())?;
+            let own = DevIno::at(file.path())?;
             file.persist(&self.path).map_err(|error| error.error)?;
             state.dev_ino = Some(own);
         }

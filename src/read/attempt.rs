@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::fetch::{CompletedFetch, DeliveredBy, FailureAction, FetchStage, SegmentFetch};
+use super::fetch::{
+    AttemptError, CompletedFetch, DeliveredBy, FailureAction, FetchStage, RejectedData,
+    SegmentFetch,
+};
 use super::trace::AttemptTrace as Trace;
 use super::{ReadError, Reader, content_check, fetch_queue};
 use crate::backend::{
@@ -44,7 +47,7 @@ pub(super) fn submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>
     match reader.replicas[replica].submit_with(Lane::Read, errand, job) {
         Ok(ticket) => fetch.state.lock().tickets.push((replica, ticket)),
         Err(error) => {
-            let failed = Err((error, fetch.take_attempt_claim(replica)));
+            let failed = Err((error.into(), fetch.take_attempt_claim(replica)));
             let next = finish_attempt(reader, &fetch, attempt, replica, failed);
             reader.dispatch(next.into_iter().collect());
         }
@@ -65,7 +68,7 @@ pub(super) fn run_inline_or_submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<
     });
 }
 
-type AttemptResult = Result<SegmentData, (BackendError, Option<Reservation>)>;
+pub(super) type AttemptResult = Result<SegmentData, (AttemptError, Option<Reservation>)>;
 
 /// Runs on the replica's pool or inline. Continues with the next attempt at this replica while that
 /// is small: waking another thread would cost more.
@@ -101,7 +104,7 @@ fn read_catching_panics(
     let read = AssertUnwindSafe(|| read_segment(reader, fetch, replica, backend));
     catch_unwind(read).unwrap_or_else(|_| {
         tracing::error!("a read of a replica panicked; this is a bug in fanfs");
-        Err((BackendError::QueueFull, None))
+        Err((BackendError::QueueFull.into(), None))
     })
 }
 
@@ -113,29 +116,31 @@ fn read_segment(
 ) -> AttemptResult {
     // No claim is left if another attempt has delivered since.
     let Some(claim) = fetch.take_attempt_claim(replica) else {
-        return Err((BackendError::QueueFull, None));
+        return Err((AttemptError::Skipped, None));
     };
     if fetch.is_ended_or_unwanted() {
-        return Err((BackendError::QueueFull, Some(claim)));
+        return Err((AttemptError::Skipped, Some(claim)));
     }
     let shared = fetch.state.lock().is_shared;
     let file = match fetch.file.open_on(replica, backend) {
         Ok(file) => file,
-        Err(error) => return Err((error, Some(claim))),
+        Err(error) => return Err((error.into(), Some(claim))),
     };
     let (claim, file) = match read_opened(reader, fetch, &*file, shared, claim) {
         // The server has restarted or failed over, and may still have the same file.
-        Err((BackendError::Os(Errno::STALE), Some(claim))) => {
+        Err((AttemptError::Failed(BackendError::Os(Errno::STALE)), Some(claim))) => {
             fetch.file.drop_stale(replica, &file);
             match fetch.file.open_on(replica, backend) {
                 Ok(file) => (claim, file),
-                Err(error) => return Err((error, Some(claim))),
+                Err(error) => return Err((error.into(), Some(claim))),
             }
         }
         read => return ban_if_truncated(fetch, replica, read),
     };
     let read = match read_opened(reader, fetch, &*file, shared, claim) {
-        Err((BackendError::Os(Errno::STALE), claim)) => Err((BackendError::VersionMismatch, claim)),
+        Err((AttemptError::Failed(BackendError::Os(Errno::STALE)), claim)) => {
+            Err((BackendError::VersionMismatch.into(), claim))
+        }
         read => read,
     };
     ban_if_truncated(fetch, replica, read)
@@ -147,7 +152,9 @@ pub(super) fn ban_if_truncated(
     replica: ReplicaId,
     read: AttemptResult,
 ) -> AttemptResult {
-    if let Err((BackendError::Truncated | BackendError::VersionMismatch, _)) = &read {
+    if let Err((AttemptError::Failed(BackendError::Truncated | BackendError::VersionMismatch), _)) =
+        &read
+    {
         fetch.file.ban_for_version(replica);
     }
     read
@@ -165,12 +172,12 @@ fn read_opened(
         match splice_range(fetch.range, file, &mut pipe) {
             Ok(true) => return Ok(SegmentData::from_pipe(pipe, claim, reader.buffers.clone())),
             Ok(false) => {}
-            Err(error) => return Err((error, Some(claim))),
+            Err(error) => return Err((error.into(), Some(claim))),
         }
     }
     let mut buffer = match reader.buffers.allocate(fetch.range.len() as usize, claim) {
         Ok(buffer) => buffer,
-        Err(claim) => return Err((BackendError::Os(Errno::NOMEM), Some(claim))),
+        Err(claim) => return Err((BackendError::Os(Errno::NOMEM).into(), Some(claim))),
     };
     let mut filled = 0;
     while filled < buffer.len() {
@@ -179,9 +186,9 @@ fn read_opened(
         }
         match file.read_at(fetch.range.start + filled as u64, &mut buffer[filled..]) {
             // The version promises more.
-            Ok(0) => return Err((BackendError::Truncated, Some(buffer.into_claim()))),
+            Ok(0) => return Err((BackendError::Truncated.into(), Some(buffer.into_claim()))),
             Ok(n) => filled += n,
-            Err(error) => return Err((error, Some(buffer.into_claim()))),
+            Err(error) => return Err((error.into(), Some(buffer.into_claim()))),
         }
     }
     Ok(SegmentData::from_buffer(buffer))
@@ -224,7 +231,8 @@ pub(super) fn finish_attempt(
     let now = Instant::now();
     let outcome = match &result {
         Ok(data) => AttemptOutcome::Delivered(data.len() as u64),
-        Err((error, _)) => blame(fetch, replica, *error, now),
+        Err((AttemptError::Failed(error), _)) => blame(fetch, replica, *error, now),
+        Err((AttemptError::Skipped, _)) => AttemptOutcome::Neutral,
     };
     let mut dispatches = Vec::new();
     let ended = {
@@ -352,7 +360,7 @@ impl EndedAttempt {
     /// that it serves.
     fn complete_fetch(
         &self,
-        reader: &Reader,
+        reader: &Arc<Reader>,
         fetch: &Arc<SegmentFetch>,
         data: SegmentData,
     ) -> bool {
@@ -375,9 +383,13 @@ impl EndedAttempt {
                 true
             }
             // Another attempt was first, or no request wants the segment any more.
-            Err(_data) => {
+            Err(RejectedData::Late(_data)) => {
                 self.trace(reader, fetch, false, Ok(false));
                 reader.counters.bytes_duplicate.fetch_add(bytes, Ordering::Relaxed);
+                false
+            }
+            Err(RejectedData::Excluded(data)) => {
+                self.fail(reader, fetch, BackendError::VersionMismatch.into(), data.into_claim());
                 false
             }
         }
@@ -388,11 +400,15 @@ impl EndedAttempt {
         &self,
         reader: &Arc<Reader>,
         fetch: &Arc<SegmentFetch>,
-        error: BackendError,
+        error: AttemptError,
         claim: Option<Reservation>,
     ) {
         let replica = &reader.replicas[self.replica];
-        match error {
+        let failure = match error {
+            AttemptError::Skipped => BackendError::QueueFull,
+            AttemptError::Failed(failure) => failure,
+        };
+        match failure {
             BackendError::VersionMismatch | BackendError::Truncated => {
                 replica.counters.record_disagreement();
             }
@@ -402,30 +418,25 @@ impl EndedAttempt {
             }
             _ => {}
         }
-        self.trace(reader, fetch, !fetch.is_awaited(), Err(error));
-        handle_failure(reader, fetch, error, claim);
+        self.trace(reader, fetch, !fetch.is_awaited(), Err(failure));
+        // The lock is held until the fetch is forgotten. A request that joined in between would get
+        // the error of attempts that were made before it.
+        let next = {
+            let known = fetch.segments();
+            let known = known.as_ref().map(|known| known.lock());
+            let next = fetch.attempt_failed(self.replica, error, claim);
+            if matches!(next, FailureAction::GiveUp { .. })
+                && let Some(mut known) = known
+            {
+                known.forget(fetch);
+            }
+            next
+        };
+        act_on_failure(reader, fetch, next);
     }
 }
 
-fn handle_failure(
-    reader: &Arc<Reader>,
-    fetch: &Arc<SegmentFetch>,
-    error: BackendError,
-    claim: Option<Reservation>,
-) {
-    // The lock is held until the fetch is forgotten. A request that joined in between would get the
-    // error of attempts that were made before it.
-    let next = {
-        let known = fetch.segments();
-        let known = known.as_ref().map(|known| known.lock());
-        let next = fetch.attempt_failed(error, claim);
-        if matches!(next, FailureAction::GiveUp { .. })
-            && let Some(mut known) = known
-        {
-            known.forget(fetch);
-        }
-        next
-    };
+fn act_on_failure(reader: &Arc<Reader>, fetch: &Arc<SegmentFetch>, next: FailureAction) {
     match next {
         FailureAction::Wait => {}
         FailureAction::Retry(candidates) => {
@@ -434,8 +445,10 @@ fn handle_failure(
             {
                 let mut scheduler = reader.scheduler.lock();
                 let mut state = fetch.state.lock();
-                // The last request that wanted it may have given up since.
-                if matches!(state.stage, FetchStage::Pending) && state.queue_key.is_none() {
+                // The last request that wanted it may have given up since, or another attempt, which
+                // failed at the same time, may have taken the claim.
+                let is_pending = matches!(state.stage, FetchStage::Pending);
+                if is_pending && state.queue_key.is_none() && state.claim.is_some() {
                     let want =
                         fetch_queue::segment_request(fetch, candidates, false, state.holders);
                     state.set_queued(scheduler.enqueue(want));

@@ -18,6 +18,7 @@
 //! - Only a few comparisons are in progress at a time, even if some hang.
 //! - The deciding replica is never excluded, so one replica is always left to read from.
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -33,7 +34,7 @@ use crate::backend::{Backend, BackendError, Lane};
 use crate::buffer::Buffer;
 use crate::config::units::Share;
 use crate::telemetry::counters::increment;
-use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaSet, splitmix64};
+use crate::volume::{AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaSet, splitmix64};
 
 /// The bytes of a segment that are compared. They are enough to hit a damaged page or a partly
 /// copied file, at a sixteenth of the cost of a default segment.
@@ -51,8 +52,32 @@ pub(super) struct ContentChecker {
     /// Segments with a hash below this are compared.
     hash_limit: u64,
     in_progress: AtomicUsize,
-    /// The excluded replicas of each file version.
-    excluded: Mutex<LruCache<u128, ReplicaSet>>,
+    excluded: Mutex<ExcludedReplicas>,
+}
+
+/// The excluded replicas of each file version.
+struct ExcludedReplicas {
+    /// Of the versions that are open.
+    open: HashMap<u128, Weak<AtomicReplicaSet>>,
+    /// Of those with any, also after the close.
+    remembered: LruCache<u128, ReplicaSet>,
+}
+
+impl ExcludedReplicas {
+    /// Those of a version that is being opened.
+    fn open(&mut self, key: u128) -> Arc<AtomicReplicaSet> {
+        if let Some(shared) = self.open.get(&key).and_then(Weak::upgrade) {
+            return shared;
+        }
+        let shared = Arc::<AtomicReplicaSet>::default();
+        let known = self.remembered.get(&key).copied().unwrap_or_default();
+        known.iter().for_each(|id| shared.set_member(id, true));
+        if self.open.len() == self.open.capacity() {
+            self.open.retain(|_, entry| entry.strong_count() > 0);
+        }
+        self.open.insert(key, Arc::downgrade(&shared));
+        shared
+    }
 }
 
 impl ContentChecker {
@@ -61,7 +86,10 @@ impl ContentChecker {
         (share.0 > 0.0).then(|| Self {
             hash_limit: (share.0 * 2f64.powi(64)) as u64,
             in_progress: AtomicUsize::new(0),
-            excluded: Mutex::new(LruCache::new(MAX_REMEMBERED_FILES)),
+            excluded: Mutex::new(ExcludedReplicas {
+                open: HashMap::new(),
+                remembered: LruCache::new(MAX_REMEMBERED_FILES),
+            }),
         })
     }
 
@@ -77,14 +105,9 @@ impl ContentChecker {
         hasher.update(&version.mtime.1.to_le_bytes()).update(path.as_os_str().as_bytes());
         let mut key = [0; 16];
         hasher.finalize_xof().fill(&mut key);
-        let check_state =
-            ContentCheckState { key: u128::from_le_bytes(key), ..ContentCheckState::default() };
-        let known = self.excluded.lock().get(&check_state.key).copied();
-        known
-            .into_iter()
-            .flat_map(ReplicaSet::iter)
-            .for_each(|id| check_state.excluded.set_member(id, true));
-        check_state
+        let key = u128::from_le_bytes(key);
+        let excluded = self.excluded.lock().open(key);
+        ContentCheckState { key, excluded, ..ContentCheckState::default() }
     }
 
     fn try_start(&self) -> bool {
@@ -149,7 +172,7 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
     let check_state = &file.content_check;
     let hash = segment_hash(check_state.key, fetch.range.start);
     let serving = file.candidates().and(reader.replicas.availability().usable);
-    let Some(deciding) = serving.iter().next() else { return };
+    let deciding = deciding_replica(serving, replica);
     if deciding == replica {
         return check_state.checked.set_member(replica, true);
     }
@@ -179,6 +202,13 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
         comparison
             .hash_on(deciding, move |ours, comparison| comparison.compare_hashes(theirs, ours));
     });
+}
+
+/// The replica with which `replica` is compared: the first in the order of the configuration, of
+/// those that serve the file and `replica` itself. It is never a later one, so two copies cannot
+/// exclude each other, and the first is never excluded.
+fn deciding_replica(serving: ReplicaSet, replica: ReplicaId) -> ReplicaId {
+    serving.iter().find(|first| *first < replica).unwrap_or(replica)
 }
 
 impl Comparison {
@@ -240,12 +270,13 @@ impl Comparison {
         let Some(checker) = &reader.content_checker else { return };
         {
             let mut known = checker.excluded.lock();
-            if check_state.excluded().contains(*replica) {
-                return;
+            let excluded = check_state.excluded();
+            // A copy that differs from the one that excluded the deciding replica is compared again.
+            if excluded.contains(*replica) || excluded.contains(*deciding) {
+                return check_state.checked.set_member(*replica, excluded.contains(*replica));
             }
             check_state.excluded.set_member(*replica, true);
-            let all = known.get(&check_state.key).copied().unwrap_or_default();
-            known.put(check_state.key, all.with(*replica));
+            known.remembered.put(check_state.key, excluded.with(*replica));
         }
         if let Some(segments) = self.segments.upgrade() {
             forget_unread_segments(&segments);
@@ -297,6 +328,34 @@ fn forget_unread_segments(segments: &SharedSegments) {
 mod tests {
     use super::*;
     use std::path::Path;
+
+    #[test]
+    fn all_opens_of_a_version_share_the_excluded_replicas() {
+        let checker = ContentChecker::new(Share(1.0)).unwrap();
+        let version = FileVersion { ino: 1, size: 7, mtime: (1, 2), ctime: (3, 4) };
+        let open = || checker.check_state(Path::new("a"), version);
+        let (earlier, later) = (open(), open());
+        earlier.excluded.set_member(ReplicaId::new(1), true);
+        assert!(later.excluded().contains(ReplicaId::new(1)));
+        drop((earlier, later));
+        for name in 0..1000 {
+            drop(checker.check_state(Path::new(&name.to_string()), version));
+        }
+        assert!(checker.excluded.lock().open.len() < 100, "closed versions are forgotten");
+    }
+
+    #[test]
+    fn a_replica_is_never_compared_with_a_later_one() {
+        let set = |ids: &[usize]| {
+            ids.iter().map(|id| ReplicaId::new(*id)).fold(ReplicaSet::EMPTY, ReplicaSet::with)
+        };
+        let deciding =
+            |serving: &[usize], id| deciding_replica(set(serving), ReplicaId::new(id)).index();
+        assert_eq!(deciding(&[0, 1, 2], 2), 0);
+        assert_eq!(deciding(&[1, 2], 2), 1);
+        assert_eq!(deciding(&[1, 2], 0), 0, "an ejected replica delivered late");
+        assert_eq!(deciding(&[], 1), 1);
+    }
 
     #[test]
     fn the_check_covers_its_share_of_fixed_segments() {

@@ -1,5 +1,7 @@
 //! The results of content checks for one version of a file.
 
+use std::sync::Arc;
+
 use crate::volume::{AtomicReplicaSet, ReplicaSet};
 
 /// The state of a file's content checks.
@@ -9,8 +11,9 @@ pub(super) struct ContentCheckState {
     pub(super) key: u128,
     /// Replicas with a compared segment, or with no need for one.
     pub(super) checked: AtomicReplicaSet,
-    /// Replicas whose bytes differ from the deciding replica's.
-    pub(super) excluded: AtomicReplicaSet,
+    /// Replicas whose bytes differ from the deciding replica's; shared by all opens of the file
+    /// version.
+    pub(super) excluded: Arc<AtomicReplicaSet>,
 }
 
 impl ContentCheckState {

@@ -8,7 +8,7 @@ use super::segment_map::{Segment, SegmentMap};
 use super::versioned_file::VersionedFile;
 use crate::backend::{BackendError, Ticket};
 use crate::buffer::{Reservation, SegmentData};
-use crate::scheduler::QueueKey;
+use crate::scheduler::{QueueKey, SegmentNeed};
 use crate::sync::{LockRank, RankedMutex};
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
@@ -41,6 +41,8 @@ pub(super) struct FetchState {
     pub(super) holders: Option<Holders>,
     /// Replicas that have been asked.
     pub(super) tried: ReplicaSet,
+    /// Those of them whose last attempt failed.
+    failed: ReplicaSet,
     /// Attempts that have not ended.
     pub(super) attempts_in_flight: usize,
     /// Pays for the next attempt's buffer.
@@ -79,6 +81,31 @@ impl FetchState {
     pub(super) fn set_queued(&mut self, want: QueueKey) {
         self.queue_key = Some(want);
         self.queued_at = Some(Instant::now());
+    }
+
+    /// Keeps the error if it is at least as significant as the one before.
+    fn record_error(&mut self, error: BackendError) {
+        // An errno says more than a version mismatch, and a mismatch more than silence.
+        let weight = |e: &BackendError| match e {
+            BackendError::Os(_) => 3,
+            BackendError::VersionMismatch | BackendError::Truncated | BackendError::WrongObject => {
+                2
+            }
+            BackendError::Late => 1,
+            BackendError::QueueFull | BackendError::Absent => 0,
+        };
+        if self.error.is_none_or(|known| weight(&error) >= weight(&known)) {
+            self.error = Some(error);
+        }
+        self.has_version_mismatch |=
+            matches!(error, BackendError::VersionMismatch | BackendError::Truncated);
+    }
+
+    /// The replicas to ask while those that have been asked are late: others, or else those that
+    /// failed before and may work again.
+    pub(super) fn alternatives(&self, file: &VersionedFile) -> ReplicaSet {
+        let others = file.candidates_after(self.tried);
+        others.non_empty_or(file.candidates_not_banned().and(self.failed))
     }
 
     /// Whether some request waits for it.
@@ -165,6 +192,29 @@ pub(super) struct CompletedFetch {
     pub(super) queue_key: Option<QueueKey>,
 }
 
+/// Data that does not complete its segment.
+pub(super) enum RejectedData {
+    /// The segment has already ended.
+    Late(SegmentData),
+    /// The replica's bytes differ from the deciding replica's. The attempt has failed.
+    Excluded(SegmentData),
+}
+
+/// The reason why an attempt delivered no data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttemptError {
+    /// There was no call, because no request wanted the segment then.
+    Skipped,
+    /// The call failed.
+    Failed(BackendError),
+}
+
+impl From<BackendError> for AttemptError {
+    fn from(error: BackendError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// The consequence of a failed attempt.
 pub(super) enum FailureAction {
     /// Ask one of these replicas.
@@ -222,6 +272,7 @@ impl SegmentFetch {
             dispatched_at: None,
             holders: None,
             tried: ReplicaSet::EMPTY,
+            failed: ReplicaSet::EMPTY,
             attempts_in_flight: 0,
             claim: Some(claim),
             attempt_claims: Vec::new(),
@@ -259,12 +310,18 @@ impl SegmentFetch {
         }
     }
 
-    /// Whether it has `part` or will have it. Data that was moved away as pages is gone. Hold the
-    /// lock of the file's segments from this call until you join.
+    /// Whether it has `part` or will have it. Data that was moved away as pages is gone, and that of
+    /// an excluded replica is not used. Hold the lock of the file's segments from this call until
+    /// you join.
     pub(super) fn can_serve(&self, part: ByteRange) -> bool {
         let mut state = self.state.lock();
         let promised = state.requested.intersects(part);
         match &state.stage {
+            FetchStage::Ready(_)
+                if state.delivered_by.is_some_and(|by| self.file.is_excluded(by.replica)) =>
+            {
+                false
+            }
             FetchStage::Ready(data) => {
                 let start = (part.start - self.range.start) as usize;
                 let end = (part.end - self.range.start) as usize;
@@ -319,6 +376,13 @@ impl SegmentFetch {
         abandoned
     }
 
+    /// The need for it now, and the replicas that may be asked next.
+    pub(super) fn need(&self) -> SegmentNeed {
+        self.file.expire_bans();
+        let state = self.state.lock();
+        SegmentNeed { is_awaited: state.is_awaited(), alternatives: state.alternatives(&self.file) }
+    }
+
     /// Whether some request waits for it.
     pub(super) fn is_awaited(&self) -> bool {
         self.state.lock().is_awaited()
@@ -351,6 +415,7 @@ impl SegmentFetch {
             state.dispatched_at = Some(now);
         }
         state.tried = state.tried.with(replica);
+        state.failed = state.failed.minus(ReplicaSet::EMPTY.with(replica));
         state.attempts_in_flight += 1;
         if let Some(claim) = state.claim.take() {
             state.attempt_claims.push((replica, claim));
@@ -372,17 +437,23 @@ impl SegmentFetch {
     }
 
     /// Completes the segment with the data of an attempt. Returns the waiting requests and the
-    /// queue key of an attempt that is no longer needed. Returns the data if the segment has
-    /// already ended.
+    /// queue key of an attempt that is no longer needed.
+    ///
+    /// # Errors
+    /// The data, if it must not be used.
     pub(super) fn complete(
         &self,
         data: SegmentData,
         brought: DeliveredBy,
-    ) -> Result<CompletedFetch, SegmentData> {
+    ) -> Result<CompletedFetch, RejectedData> {
         let mut state = self.state.lock();
+        // Under the lock: a comparison first marks the replica, and then forgets its segments.
+        if self.file.is_excluded(brought.replica) {
+            return Err(RejectedData::Excluded(data));
+        }
         state.attempts_in_flight -= 1;
         if !matches!(state.stage, FetchStage::Pending) {
-            return Err(data);
+            return Err(RejectedData::Late(data));
         }
         if state.is_shared {
             data.materialize(0..0);
@@ -415,10 +486,11 @@ impl SegmentFetch {
         matches!(state.stage, FetchStage::Pending) && state.has_version_mismatch
     }
 
-    /// Records a failed attempt; `claim` had paid for its buffer.
+    /// Records an attempt at `replica` without data; `claim` had paid for its buffer.
     pub(super) fn attempt_failed(
         &self,
-        error: BackendError,
+        replica: ReplicaId,
+        error: AttemptError,
         claim: Option<Reservation>,
     ) -> FailureAction {
         let mut state = self.state.lock();
@@ -429,20 +501,18 @@ impl SegmentFetch {
         if state.claim.is_none() {
             state.claim = claim;
         }
-        // An errno says more than a version mismatch, and a mismatch more than silence.
-        let weight = |e: &BackendError| match e {
-            BackendError::Os(_) => 3,
-            BackendError::VersionMismatch | BackendError::Truncated | BackendError::WrongObject => {
-                2
+        let error = match error {
+            // A request that has joined since may need this replica.
+            AttemptError::Skipped => {
+                state.tried = state.tried.minus(ReplicaSet::EMPTY.with(replica));
+                BackendError::QueueFull
             }
-            BackendError::Late => 1,
-            BackendError::QueueFull | BackendError::Absent => 0,
+            AttemptError::Failed(error) => {
+                state.failed = state.failed.with(replica);
+                state.record_error(error);
+                error
+            }
         };
-        if state.error.is_none_or(|known| weight(&error) >= weight(&known)) {
-            state.error = Some(error);
-        }
-        state.has_version_mismatch |=
-            matches!(error, BackendError::VersionMismatch | BackendError::Truncated);
         let is_unwanted = state.is_unwanted();
         let left = self.file.candidates_after(state.tried);
         if is_unwanted {

@@ -1,10 +1,11 @@
 //! Queues segments in the scheduler: new ones, retries, and hedges.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Reader;
 use super::fetch::{FetchStage, SegmentFetch};
-use crate::buffer::size_class;
+use crate::buffer::{Reservation, size_class};
 use crate::scheduler::{LateAttempt, Scheduler, SegmentRequest};
 use crate::telemetry::counters::increment;
 use crate::volume::{Holders, ReplicaSet};
@@ -31,11 +32,28 @@ pub(super) fn segment_request(
     }
 }
 
-/// Queues a pending segment again, for any replica, if memory allows.
+/// An attempt of this age gets a second one even if that exceeds the budget.
+const OVERDRAW_AFTER: Duration = Duration::from_secs(1);
+
+/// Memory for one more attempt at a segment, `age` after the last one began. It goes past waiting
+/// reads, which wait for memory that the late attempt may hold. At most as much as is in flight
+/// exceeds the budget, because an attempt gets one more at a time. Call it without holding a lock.
+pub(super) fn claim_for_another_attempt(
+    reader: &Reader,
+    fetch: &SegmentFetch,
+    age: Duration,
+) -> Option<Reservation> {
+    let cost = size_class(fetch.range.len());
+    let overdraw = || (age >= OVERDRAW_AFTER).then(|| reader.buffers.budget().overdraw(cost));
+    reader.claim_memory(cost).or_else(overdraw)
+}
+
+/// Queues a pending segment again, for any replica, at the cost of `claim`.
 pub(super) fn requeue(
     reader: &Reader,
     scheduler: &mut Scheduler<Arc<SegmentFetch>>,
     fetch: &Arc<SegmentFetch>,
+    claim: Option<Reservation>,
 ) {
     let mut state = fetch.state.lock();
     let pending = matches!(state.stage, FetchStage::Pending);
@@ -43,7 +61,7 @@ pub(super) fn requeue(
         return;
     }
     if state.claim.is_none() {
-        state.claim = reader.buffers.budget().claim(size_class(fetch.range.len()));
+        state.claim = claim;
     }
     if state.claim.is_none() {
         return;
@@ -57,26 +75,25 @@ pub(super) fn requeue(
     increment(&reader.counters.retries);
 }
 
-/// Queues a hedge for a late segment if memory allows. If not, the next check for late segments
-/// tries again.
+/// Queues a hedge for a late segment, at the cost of `claim`. If it cannot, the next check for late
+/// segments tries again.
 pub(super) fn enqueue_hedge(
     reader: &Reader,
     scheduler: &mut Scheduler<Arc<SegmentFetch>>,
-    late: LateAttempt<Arc<SegmentFetch>>,
+    late: &LateAttempt<Arc<SegmentFetch>>,
+    claim: Option<Reservation>,
 ) {
     let fetch = &late.item;
-    let cost = size_class(fetch.range.len());
     let mut state = fetch.state.lock();
-    let left = fetch.file.candidates().minus(state.tried).and(late.candidates);
+    let left = state.alternatives(&fetch.file).and(late.candidates);
     let pending = matches!(state.stage, FetchStage::Pending);
-    if !pending || left.is_empty() || state.queue_key.is_some() || state.is_unwanted() {
-        return;
-    }
     if state.claim.is_none() {
-        state.claim = reader.buffers.budget().claim(cost);
+        state.claim = claim.filter(|_| pending);
     }
-    if state.claim.is_none() {
-        return scheduler.cancel_hedge(&late);
+    let is_paid = state.claim.is_some();
+    let is_useful = pending && state.queue_key.is_none() && !state.is_unwanted();
+    if !is_useful || !is_paid || left.is_empty() {
+        return scheduler.cancel_hedge(late);
     }
     let want =
         SegmentRequest { is_hedge: true, ..segment_request(fetch, left, false, state.holders) };

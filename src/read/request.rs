@@ -9,7 +9,7 @@ use super::ReadError;
 use crate::backend::RequestingThread;
 use crate::buffer::{Buffer, Pipe, SegmentData};
 use crate::replicas::request_deadline::{Deadlines, RequestDeadline};
-use crate::sync::{AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicUsize, LockRank, Mutex, Ordering, RankedMutex, RankedMutexGuard};
 use crate::volume::ByteRange;
 
 /// The bytes that answer a read.
@@ -150,6 +150,9 @@ pub(super) struct ReadRequest<P> {
     /// As [`ReadParams::fails_fast_on_stale`].
     pub(super) fails_fast_on_stale: bool,
     missing_count: AtomicUsize,
+    /// Held while parts are added, and while the request ends without an answer. So a part that has
+    /// been added is either answered from or left.
+    collection: RankedMutex<()>,
     state: Mutex<RequestState<P>>,
 }
 
@@ -162,31 +165,50 @@ struct RequestState<P> {
 }
 
 impl<P: RequestPart> ReadRequest<P> {
+    /// A request whose parts are to be collected.
     pub(super) fn new(asked: ReadParams, deadlines: Deadlines, sink: Sink) -> Self {
-        let ReadParams { range, since, fails_fast_on_stale: looks, origin: by } = asked;
-        let term = RequestDeadline::new(since, deadlines);
-        let state =
-            Mutex::new(RequestState { parts: Vec::new(), deadline: term, sink: Some(sink) });
-        // One more than the number of parts, so that the request is not answered while its parts
-        // are still being collected. The call of `part_arrived` after the collection takes it away.
+        // One missing part more than there are, so that none of them answers the request before all
+        // are known. The end of the collection takes it away.
+        Self::with_parts(asked, deadlines, sink, Vec::new(), 1)
+    }
+
+    /// A request that waits for one part.
+    pub(super) fn of_part(
+        asked: ReadParams,
+        deadlines: Deadlines,
+        sink: Sink,
+        part: Arc<P>,
+    ) -> Self {
+        Self::with_parts(asked, deadlines, sink, vec![part], 1)
+    }
+
+    fn with_parts(
+        asked: ReadParams,
+        deadlines: Deadlines,
+        sink: Sink,
+        parts: Vec<Arc<P>>,
+        missing_count: usize,
+    ) -> Self {
+        let ReadParams { range, since, fails_fast_on_stale, origin } = asked;
+        let deadline = RequestDeadline::new(since, deadlines);
         Self {
             range,
-            origin: by,
+            origin,
             since,
-            fails_fast_on_stale: looks,
-            missing_count: AtomicUsize::new(1),
-            state,
+            fails_fast_on_stale,
+            missing_count: AtomicUsize::new(missing_count),
+            collection: RankedMutex::new(LockRank::PartCollection, ()),
+            state: Mutex::new(RequestState { parts, deadline, sink: Some(sink) }),
         }
     }
 
-    /// Adds the next part.
-    pub(super) fn add_part(&self, fetch: Arc<P>) {
-        self.missing_count.fetch_add(1, Ordering::Relaxed);
-        self.state.lock().parts.push(fetch);
+    /// Begins to collect parts, which keeps the request from ending. `None` if it has ended.
+    pub(super) fn begin_collection(&self) -> Option<PartCollection<'_, P>> {
+        let open = self.collection.lock();
+        (!self.is_answered()).then_some(PartCollection { request: self, _open: open })
     }
 
-    /// Counts an arrived part, or the end of the collection. True for the last of these: the caller
-    /// then answers.
+    /// Counts an arrived part. True for the last one: the caller then answers.
     pub(super) fn part_arrived(&self) -> bool {
         self.missing_count.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -266,9 +288,29 @@ impl<P: RequestPart> ReadRequest<P> {
     /// parts, and then answers.
     pub(super) fn end(&self) -> Option<EndedRequest<P>> {
         let requesting_thread = self.requesting_thread();
+        let _not_collecting = self.collection.lock();
         let mut state = self.state.lock();
         let sink = state.sink.take()?;
         Some(EndedRequest { parts: std::mem::take(&mut state.parts), sink, requesting_thread })
+    }
+}
+
+/// The collection of a request's parts.
+pub(super) struct PartCollection<'a, P> {
+    request: &'a ReadRequest<P>,
+    _open: RankedMutexGuard<'a, ()>,
+}
+
+impl<P: RequestPart> PartCollection<'_, P> {
+    /// Adds the next part.
+    pub(super) fn add_part(&self, fetch: Arc<P>) {
+        self.request.missing_count.fetch_add(1, Ordering::Relaxed);
+        self.request.state.lock().parts.push(fetch);
+    }
+
+    /// Ends the collection. True if no part is missing: the caller then answers.
+    pub(super) fn finish(self) -> bool {
+        self.request.part_arrived()
     }
 }
 

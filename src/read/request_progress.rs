@@ -14,7 +14,7 @@
 //! delivery, which frees memory.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::fetch::{FetchProgress, ReadRequest, SegmentFetch};
 use super::{Reader, fetch_queue};
@@ -53,10 +53,15 @@ impl Reader {
 
     /// Queues the pending segments again, for replicas that were already asked too.
     fn retry_parts(self: &Arc<Self>, parts: &[Arc<SegmentFetch>]) {
+        let missing = parts.iter().filter(|fetch| fetch.data().is_none());
+        let paid = missing.map(|fetch| {
+            (fetch, fetch_queue::claim_for_another_attempt(self, fetch, Duration::MAX))
+        });
+        let paid: Vec<_> = paid.collect();
         let mut dispatches = Vec::new();
         let mut scheduler = self.scheduler.lock();
-        for fetch in parts.iter().filter(|fetch| fetch.data().is_none()) {
-            fetch_queue::requeue(self, &mut scheduler, fetch);
+        for (fetch, claim) in paid {
+            fetch_queue::requeue(self, &mut scheduler, fetch, claim);
         }
         scheduler.schedule(&mut self.replicas.lock_health(), Instant::now(), &mut dispatches);
         drop(scheduler);

@@ -434,12 +434,10 @@ impl Reader {
         sink: Sink,
     ) -> AdoptedRead {
         let SmallRead { file, asked, choice, holders } = read;
-        let request = Arc::new(ReadRequest::new(*asked, self.policy.deadlines, sink));
         let fetch = file.add_fetch(&mut segments, asked.range, claim);
-        request.add_part(Arc::clone(&fetch));
+        let part = Arc::clone(&fetch);
+        let request = Arc::new(ReadRequest::of_part(*asked, self.policy.deadlines, sink, part));
         fetch.join(&request, asked.range);
-        let is_complete = request.part_arrived();
-        debug_assert!(!is_complete, "the attempt has not ended");
         fetch.state.lock().holders = *holders;
         // Before the scheduler knows the attempt, and may hedge it.
         fetch.start_attempt(choice.replica);
@@ -462,13 +460,13 @@ impl Reader {
         // If another attempt has delivered since, this one still measures its replica.
         let spare = || self.buffers.budget().claim_past_waiters(size_class(fetch.range.len()));
         let result = match (result, claim) {
-            (Err(error), claim) => Err((error, claim)),
+            (Err(error), claim) => Err((error.into(), claim)),
             (Ok(bytes), claim) => match claim.or_else(spare) {
                 Some(claim) => self.copy_to_segment(bytes, claim),
                 None => {
                     let bytes = bytes.len() as u64;
                     self.counters.bytes_duplicate.fetch_add(bytes, Ordering::Relaxed);
-                    Err((BackendError::QueueFull, None))
+                    Err((BackendError::QueueFull.into(), None))
                 }
             },
         };
@@ -476,17 +474,13 @@ impl Reader {
         attempt::finish_attempt(self, &fetch, attempt, choice.replica, result)
     }
 
-    fn copy_to_segment(
-        &self,
-        bytes: &[u8],
-        claim: Reservation,
-    ) -> Result<SegmentData, (BackendError, Option<Reservation>)> {
+    fn copy_to_segment(&self, bytes: &[u8], claim: Reservation) -> attempt::AttemptResult {
         match self.buffers.allocate(bytes.len(), claim) {
             Ok(mut buffer) => {
                 buffer.copy_from_slice(bytes);
                 Ok(SegmentData::from_buffer(buffer))
             }
-            Err(claim) => Err((BackendError::Os(Errno::NOMEM), Some(claim))),
+            Err(claim) => Err((BackendError::Os(Errno::NOMEM).into(), Some(claim))),
         }
     }
 
@@ -511,7 +505,7 @@ fn read_into(
     bytes: &mut [u8],
 ) -> Result<(), BackendError> {
     let opened = file.open_on(choice.replica, backend)?;
-    match fill(&*opened, range, bytes) {
+    let read = match fill(&*opened, range, bytes) {
         // The server has restarted or failed over, and may still have the same file.
         Err(BackendError::Os(Errno::STALE)) => {
             file.drop_stale(choice.replica, &opened);
@@ -522,6 +516,11 @@ fn read_into(
             })
         }
         read => read,
+    };
+    // A comparison may have excluded the replica meanwhile.
+    match file.is_excluded(choice.replica) {
+        true => Err(BackendError::VersionMismatch),
+        false => read,
     }
 }
 

@@ -34,14 +34,26 @@ impl Reader {
     /// Hedges late segments.
     fn hedge_late_segments(self: &Arc<Self>, now: Instant) {
         let mut late = Vec::new();
+        {
+            let mut scheduler = self.scheduler.lock();
+            let health = &mut *self.replicas.lock_health();
+            scheduler.find_late(health, now, |fetch| fetch.need(), &mut late);
+        }
+        // Without a lock, because memory may have to be reclaimed.
+        let paid = late.into_iter().map(|late| {
+            let age = now.saturating_duration_since(late.since);
+            let claim = fetch_queue::claim_for_another_attempt(self, &late.item, age);
+            (late, claim)
+        });
+        let paid: Vec<_> = paid.collect();
         let mut dispatches = Vec::new();
         {
             let mut scheduler = self.scheduler.lock();
             let health = &mut *self.replicas.lock_health();
-            scheduler.find_late(health, now, |fetch| fetch.is_awaited(), &mut late);
-            for late in late {
-                fetch_queue::enqueue_hedge(self, &mut scheduler, late);
+            for (late, claim) in paid {
+                fetch_queue::enqueue_hedge(self, &mut scheduler, &late, claim);
             }
+            scheduler.refresh_stranded(|fetch| fetch.need().alternatives);
             scheduler
                 .hung_attempts()
                 .for_each(|(fetch, replica)| fetch.file.ban_for_hang(replica, now));

@@ -316,10 +316,21 @@ impl VersionedFile {
         well.non_empty_or(left.non_empty_or(all).minus(tried))
     }
 
+    /// Replicas that have not shown another version lately and on which no read failed lately.
+    pub(super) fn candidates_not_banned(&self) -> ReplicaSet {
+        let all = self.replicas.all().minus(self.content_check.excluded());
+        all.minus(self.version_banned.get()).minus(self.failure_banned.get())
+    }
+
     /// Replicas that may have this version, including those on which a read failed.
     pub(super) fn candidates_with_failing(&self) -> ReplicaSet {
         let all = self.replicas.all().minus(self.content_check.excluded());
         all.minus(self.version_banned.get()).non_empty_or(all)
+    }
+
+    /// Whether its bytes on replica `id` are known to differ from the deciding replica's.
+    pub(super) fn is_excluded(&self, id: ReplicaId) -> bool {
+        self.content_check.excluded().contains(id)
     }
 
     /// Replicas that can read it without opening it first.

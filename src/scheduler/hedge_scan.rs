@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::estimate::ReplicaEstimate;
 use super::rate::Locality;
-use super::{Attempt, LateAttempt, Scheduler};
+use super::{Attempt, LateAttempt, Scheduler, SegmentNeed};
 use crate::replicas::health::HealthReason;
 use crate::replicas::health_board::HealthBoard;
 use crate::replicas::hedge_budget::{HedgeBudget, HedgePrice};
@@ -36,7 +36,7 @@ struct Lateness {
     is_prepaid: bool,
 }
 
-/// Deliveries since an attempt began, by its replica and by those that could be asked instead.
+/// Deliveries since an attempt began, by its replica and by the others.
 #[derive(Clone, Copy)]
 struct Deliveries {
     /// Whether its replica has delivered.
@@ -79,7 +79,7 @@ impl<T> Attempt<T> {
         now: Instant,
         deadline: Duration,
         limit: LatenessLimit,
-        is_awaited: impl Fn(&T) -> bool,
+        need: impl Fn(&T) -> SegmentNeed,
     ) -> Option<Lateness> {
         let age = now.saturating_duration_since(self.read.at);
         let is_expired = age >= deadline;
@@ -89,7 +89,7 @@ impl<T> Attempt<T> {
             && !self.is_hedge
             && !self.is_hedged
             && lateness::is_late_for_reader(age, self.expected, limit)
-            && is_awaited(&self.item);
+            && need(&self.item).is_awaited;
         let is_prepaid = self.hedge_after.is_some_and(|after| age >= after);
         (is_late || is_late_for_reader || is_prepaid).then_some(Lateness {
             is_expired,
@@ -105,7 +105,7 @@ impl<T> Attempt<T> {
         let by_replica = delivered_since(self.replica);
         Deliveries {
             by_replica,
-            by_others: !by_replica && self.other_candidates.iter().any(delivered_since),
+            by_others: !by_replica && estimates.all().iter().any(delivered_since),
         }
     }
 
@@ -172,13 +172,14 @@ impl LateReplicas {
 
 impl<T: Clone> Scheduler<T> {
     /// Finds attempts that are late and may be hedged; each attempt once. Call it every few dozen
-    /// milliseconds while anything is in flight. A segment that a reader waits for (`is_awaited`)
-    /// may be late sooner.
+    /// milliseconds while anything is in flight. A segment that a reader waits for may be late
+    /// sooner. The alternatives are the present ones: since an attempt began, replicas may have
+    /// failed, and others may work again.
     pub fn find_late(
         &mut self,
         health: &mut HealthBoard,
         now: Instant,
-        is_awaited: impl Fn(&T) -> bool,
+        need: impl Fn(&T) -> SegmentNeed,
         out: &mut Vec<LateAttempt<T>>,
     ) {
         let suspects = health.suspects();
@@ -193,28 +194,34 @@ impl<T: Clone> Scheduler<T> {
                 is_suspect: suspects.contains(attempt.replica),
             };
             let deadline = self.policy.attempt_deadline;
-            let Some(lateness) = attempt.lateness(now, deadline, limit, &is_awaited) else {
+            let Some(lateness) = attempt.lateness(now, deadline, limit, &need) else {
                 continue;
             };
             let deliveries = attempt.deliveries(&self.estimates);
             replicas.record(attempt, lateness, deliveries);
-            if attempt.is_hedged || attempt.other_candidates.is_empty() {
+            if attempt.is_hedged {
+                continue;
+            }
+            // A replica that must fetch the chunk from another node may be no quicker than the late
+            // one.
+            let itself = ReplicaSet::EMPTY.with(attempt.replica);
+            let alternatives = need(&attempt.item).alternatives.minus(itself);
+            let candidates = match lateness.is_late_for_reader {
+                true => alternatives.and(attempt.other_holders),
+                false => alternatives,
+            };
+            if candidates.is_empty() {
                 continue;
             }
             let Some(price) = attempt.pay_for_hedge(lateness, deliveries, &self.hedges) else {
                 continue;
             };
             attempt.is_hedged = true;
-            // A replica that must fetch the chunk from another node may be no quicker than the late
-            // one.
-            let candidates = match lateness.is_late_for_reader {
-                true => attempt.other_holders,
-                false => attempt.other_candidates,
-            };
             out.push(LateAttempt {
                 item: attempt.item.clone(),
                 replica: attempt.replica,
                 candidates,
+                since: attempt.read.at,
                 attempt: id,
                 price,
             });
@@ -287,9 +294,9 @@ impl<T: Clone> Scheduler<T> {
 
     /// Cancels a hedge that could not be made now: the next scan finds the attempt late again.
     pub fn cancel_hedge(&mut self, late: &LateAttempt<T>) {
+        self.hedges.refund(late.price);
         if let Some(attempt) = self.attempts.get_mut(&late.attempt) {
             attempt.is_hedged = false;
-            self.hedges.refund(late.price);
         }
     }
 }

@@ -23,7 +23,7 @@ use super::world::{Cluster, PlacementKnowledge, ReaderSpec, Workload, World};
 use crate::placement::LocalityMap;
 use crate::placement::learned::LearnedPlacement;
 use crate::read::split::{self, Piece};
-use crate::scheduler::ReplicaPolicy;
+use crate::scheduler::{ReplicaPolicy, SegmentNeed};
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
 /// How often the engine looks for late segments; the daemon's ticker has the same interval.
@@ -277,17 +277,19 @@ impl<'w> Engine<'w> {
         let now = self.instant();
         let jobs = &self.jobs;
         let readers = &self.readers;
-        let is_awaited = |job: &JobId| {
-            let SegmentJob { reader, range, .. } = &jobs[*job];
-            readers[*reader]
-                .current_read
-                .is_some_and(|(block, _)| !block.intersect(*range).is_empty())
+        let all = ReplicaSet::first(self.world.gateways.len());
+        let need = |job: &JobId| {
+            let SegmentJob { reader, range, tried_replicas, .. } = &jobs[*job];
+            let current = readers[*reader].current_read;
+            SegmentNeed {
+                is_awaited: current.is_some_and(|(block, _)| !block.intersect(*range).is_empty()),
+                alternatives: all.minus(*tried_replicas),
+            }
         };
-        for LateJob { job, candidates } in self.chooser.find_late(now, is_awaited) {
-            let left = candidates.minus(self.jobs[job].tried_replicas);
-            if !self.jobs[job].is_delivered && !left.is_empty() {
+        for LateJob { job, candidates } in self.chooser.find_late(now, need) {
+            if !self.jobs[job].is_delivered {
                 self.hedge_count += 1;
-                self.enqueue_job(job, false, true, left);
+                self.enqueue_job(job, false, true, candidates);
             }
         }
         self.dispatch_jobs();

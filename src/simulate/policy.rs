@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::replicas::health_board::HealthBoard;
 use crate::scheduler::{
-    AttemptId, FinishedAttempt, ReplicaPolicy, Scheduler, SchedulerPolicy, SegmentRequest,
+    AttemptId, FinishedAttempt, ReplicaPolicy, Scheduler, SchedulerPolicy, SegmentNeed,
+    SegmentRequest,
 };
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
@@ -172,11 +173,11 @@ impl Dispatcher {
     pub(super) fn find_late(
         &mut self,
         now: Instant,
-        is_awaited: impl Fn(&JobId) -> bool,
+        need: impl Fn(&JobId) -> SegmentNeed,
     ) -> Vec<LateJob> {
         let Self::Fanfs(fanfs) = self else { return Vec::new() };
         let mut late = Vec::new();
-        fanfs.scheduler.find_late(&mut fanfs.health, now, is_awaited, &mut late);
+        fanfs.scheduler.find_late(&mut fanfs.health, now, need, &mut late);
         late.into_iter()
             .map(|late| LateJob { job: late.item, candidates: late.candidates })
             .collect()

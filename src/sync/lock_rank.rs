@@ -38,6 +38,8 @@ pub(crate) enum LockRank {
     JournalQueue,
     /// `read`: one thread's small read.
     SmallRead,
+    /// `read`: held while a request's parts are collected, and while it ends without an answer.
+    PartCollection,
     /// `read`: the segments of one file.
     Segments,
     /// `read`: the scheduler.

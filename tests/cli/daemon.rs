@@ -200,6 +200,33 @@ fn a_mount_in_use_is_unmounted_only_lazily() {
     room.expect_gone();
 }
 
+/// The daemon of the detached mount ends last, and leaves the next one its socket and journal.
+#[test]
+fn a_detached_mount_takes_nothing_from_the_next_one() {
+    let room = Room::new();
+    for options in [&[][..], &["-o", "keeper"]] {
+        let mount = [&["mount", "v.toml", "mnt"], options].concat();
+        room.expect(&mount);
+        let file = File::open(room.path("mnt/hello")).unwrap();
+        let earlier = room.daemons();
+        room.expect(&["umount", "--lazy", "mnt"]);
+        room.expect(&mount);
+        drop(file);
+        room.eventually("the earlier daemon has ended", || {
+            room.daemons().iter().all(|daemon| !earlier.contains(daemon))
+        });
+        room.expect(&["status", "mnt"]);
+        let journals = || {
+            let names = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
+            names.filter(|path| path.extension().is_some_and(|end| end == "journal")).count()
+        };
+        assert_eq!(journals(), usize::from(!options.is_empty()));
+        room.expect(&["umount", "mnt"]);
+        room.expect_gone();
+        assert_eq!(journals(), 0);
+    }
+}
+
 #[test]
 fn a_foreign_umount_ends_the_daemon() {
     let room = Room::new();

@@ -101,7 +101,8 @@ fn a_very_slow_replica_is_ejected_and_returns() {
     let rig = mount(room, &Setup { rates: [60; 3], read: read_keys, ..Setup::default() });
     always(&rig, 2, FaultOp::Read, Fault::Delay(Duration::from_millis(1500)));
     let until = Instant::now() + 2 * PATIENCE;
-    while rig.status().replicas[2].health != HealthState::Ejected {
+    // It may be back between two looks.
+    while rig.status().replicas[2].ejections == 0 {
         assert!(Instant::now() < until, "{:?}", rig.status().replicas[2]);
         read(&rig, "f", &content);
     }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{FlockOperation, flock};
@@ -186,4 +187,42 @@ fn a_read_under_a_lock_sees_earlier_remote_writes() {
         let n = file.read_at(&mut got, 0).unwrap();
         assert_eq!(String::from_utf8_lossy(&got[..n]), content, "{name}");
     }
+}
+
+/// The replica answers a lock call late, after the process has got the same lock by another call.
+#[test]
+fn a_late_lock_releases_no_lock_that_its_owner_has() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "as it was").unwrap();
+    let rest = "[write]\nreplica = \"r1\"\ndeadline = \"500ms\"\n";
+    let rig = mount(room, &Setup { write: true, rest, ..Setup::default() });
+    let (one, other) = (open(&rig), open(&rig));
+    // Opened by the owner's first call.
+    fcntl(&one, FcntlArg::F_SETLK(&range(libc::F_WRLCK))).unwrap();
+    fcntl(&one, FcntlArg::F_SETLK(&range(libc::F_UNLCK))).unwrap();
+    let hang = FaultRule::always(FaultOp::Metadata, Fault::Hang);
+    for kind in [libc::F_WRLCK, libc::F_UNLCK] {
+        rig.scripts[0].replace(FaultRule { count: 1, ..hang });
+        let late = fcntl(&one, FcntlArg::F_SETLK(&range(kind)));
+        assert_eq!(late, Err(nix::Error::ETIMEDOUT));
+        std::thread::scope(|scope| {
+            let again = scope.spawn(|| {
+                let until = Instant::now() + PATIENCE;
+                while let Err(error) = fcntl(&one, FcntlArg::F_SETLK(&range(libc::F_WRLCK))) {
+                    assert_eq!(error, nix::Error::ETIMEDOUT);
+                    assert!(Instant::now() < until, "the lock was never set");
+                }
+            });
+            // Long enough for it to get ahead of the hung call, if it could.
+            std::thread::sleep(Duration::from_millis(200));
+            rig.scripts[0].heal();
+            again.join().unwrap();
+        });
+        rig.eventually("the late call has ended", |s| s.replicas[0].hung_threads == 0);
+        // Another owner, as flock(2) locks belong to their handle.
+        let refused = flock(&other, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(refused, Err(Errno::WOULDBLOCK), "the lock was taken away");
+    }
+    drop((one, other));
+    rig.expect_quiet();
 }

@@ -234,6 +234,28 @@ fn lost_writes_are_reported_by_write_or_fsync() {
     rig.expect_quiet();
 }
 
+/// The call hangs until the caller has tried again and made a newer file.
+#[test]
+fn a_removal_that_was_given_up_removes_no_newer_file() {
+    let rig = rig(IMPATIENT);
+    let hang = |op| FaultRule { count: 1, ..FaultRule::always(op, Fault::Hang) };
+    fs::write(rig.at("f"), "first").unwrap();
+    fs::write(rig.at("g"), "first").unwrap();
+    rig.expect_quiet();
+    rig.scripts[1].replace(hang(FaultOp::Mutation));
+    assert_eq!(errno(fs::remove_file(rig.at("f"))), Some(Errno::TIMEDOUT));
+    fs::remove_file(rig.at("f")).unwrap();
+    fs::write(rig.at("f"), "second").unwrap();
+    rig.scripts[1].add(hang(FaultOp::Mutation));
+    assert_eq!(errno(fs::rename(rig.at("g"), rig.at("f"))), Some(Errno::TIMEDOUT));
+    fs::write(rig.at("f"), "third").unwrap();
+    rig.scripts[1].heal();
+    rig.eventually("the late calls have ended", |s| s.replicas[1].hung_threads == 0);
+    rig.expect_quiet();
+    assert_eq!(fs::read_to_string(rig.source(1, "f")).unwrap(), "third");
+    assert_eq!(fs::read_to_string(rig.source(1, "g")).unwrap(), "first");
+}
+
 #[test]
 fn fsync_and_close_errors_reach_the_caller() {
     let rig = rig(SECOND);

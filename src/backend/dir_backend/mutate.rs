@@ -16,6 +16,7 @@ use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
 
 use super::base_dir::BaseDir;
 use super::{DirBackend, DirFile, ObjectFd, proc_path, xattr_capabilities};
+use crate::backend::change_scope::check_not_given_up;
 use crate::backend::credentials::set_umask;
 use crate::backend::mutation::{
     CreateMode, CreateOptions, FileMutation, Lock, LockKind, LockRequest, OpenAccess, SetAttr,
@@ -39,6 +40,7 @@ impl DirBackend {
                 return Err(Errno::STALE.into());
             }
         }
+        check_not_given_up()?;
         self.open_with_access(how, |access| self.resolve_file(path, how.open_flags() | access))
     }
 
@@ -57,6 +59,7 @@ impl DirBackend {
             let mode = if flags.contains(OFlags::CREATE) { mode } else { Mode::empty() };
             Self::open_entry(&dir, name, flags, mode)
         };
+        check_not_given_up()?;
         self.open_with_access(how, |access| self.open_regular(making | access, open))
     }
 
@@ -106,6 +109,7 @@ impl DirBackend {
                 let (old_dir, old_name) = self.resolve_entry(from)?;
                 let (new_dir, new_name) = self.resolve_entry(to)?;
                 let flags = RenameFlags::from_bits_retain(*flags);
+                check_not_given_up()?;
                 renameat_with(&old_dir, old_name, &new_dir, new_name, flags)?;
                 Ok(None)
             }
@@ -115,12 +119,14 @@ impl DirBackend {
             TreeMutation::SetXattr { object, name, value, flags } => {
                 let object = self.object_fd(object)?;
                 let _raised = capabilities::raise(xattr_capabilities(name));
+                check_not_given_up()?;
                 setxattr(proc_path(&object), name, value, XattrFlags::from_bits_retain(*flags))?;
                 Ok(None)
             }
             TreeMutation::RemoveXattr { object, name } => {
                 let object = self.object_fd(object)?;
                 let _raised = capabilities::raise(xattr_capabilities(name));
+                check_not_given_up()?;
                 removexattr(proc_path(&object), name)?;
                 Ok(None)
             }
@@ -139,12 +145,14 @@ impl DirBackend {
         make: impl FnOnce(&BaseDir, &OsStr) -> Result<()>,
     ) -> Result<Option<Attr>> {
         let (dir, name) = self.resolve_entry(at)?;
+        check_not_given_up()?;
         make(&dir, name)?;
         self.stat_entry_at(&dir, name)
     }
 
     fn remove_entry(&self, at: &EntryRef, flags: AtFlags) -> Result<()> {
         let (dir, name) = self.resolve_entry(at)?;
+        check_not_given_up()?;
         Ok(unlinkat(&dir, name, flags)?)
     }
 
@@ -161,6 +169,7 @@ impl DirBackend {
             false => ObjectFd::Opened(found?),
         };
         let flags = AtFlags::SYMLINK_FOLLOW;
+        check_not_given_up()?;
         Ok(linkat(rustix::fs::CWD, proc_path(&object), dir, name, flags)?)
     }
 
@@ -172,8 +181,10 @@ impl DirBackend {
         let object = self.resolve_target(target, OFlags::PATH)?;
         if let Some(size) = set.size {
             let file = self.resolve_target(target, OFlags::WRONLY | OFlags::NONBLOCK)?;
+            check_not_given_up()?;
             rustix::fs::ftruncate(&file, size)?;
         }
+        check_not_given_up()?;
         set_attributes_by_fd(object.as_fd(), set)?;
         self.device()?.attr(object.as_fd())
     }

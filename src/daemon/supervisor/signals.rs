@@ -18,6 +18,10 @@ use crate::fuse::unmount;
 /// replica may delay a daemon that is starting.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often the message is sent again: a daemon that received it may be handing the mount over, or
+/// may have died, and another one serves by now.
+const RESEND_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Reaps child processes that have ended.
 pub(super) fn reap_children() {
     use rustix::process::{WaitOptions, wait};
@@ -99,7 +103,7 @@ impl Signals {
 }
 
 impl SignalListener {
-    fn run(mut self, runtime: &Runtime) {
+    fn run(self, runtime: &Runtime) {
         runtime.block_on(async move {
             let Ok(mut signals) = Signals::register() else { return };
             loop {
@@ -110,15 +114,20 @@ impl SignalListener {
     }
 
     /// Makes the daemon unmount, and gives the mount up if that takes too long.
-    fn stop_daemon(&mut self) {
+    fn stop_daemon(&self) {
         self.is_received.store(true, Ordering::Release);
-        let link = self.current_link.borrow_and_update().clone();
-        if let Some(link) = link {
-            let _ = link.send(&SupervisorMessage::End, &[]);
-        }
+        let current_link = self.current_link.clone();
         let mount_point = self.mount_point.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(STOP_TIMEOUT).await;
+            let mut waited = Duration::ZERO;
+            while waited < STOP_TIMEOUT {
+                let link = current_link.borrow().clone();
+                if let Some(link) = link {
+                    let _ = link.send(&SupervisorMessage::End, &[]);
+                }
+                tokio::time::sleep(RESEND_INTERVAL).await;
+                waited += RESEND_INTERVAL;
+            }
             tracing::error!("the daemon did not end in time; the keeper detaches the mount");
             let _ = unmount(&mount_point, true);
             std::process::exit(1);

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 
-use super::{LockOwner, Locks, OwnerDescriptor};
+use super::{LockOwner, Locks, OwnedLocks, OwnerDescriptor};
 use crate::fs::file_transfer::{FilesToSend, ReceivedFiles, SnapshotError};
 use crate::fs::ino::Ino;
 use crate::fs::records::LockOwnerRecord;
@@ -50,7 +50,7 @@ impl Locks {
             let place = Some(self.memory.reserve_restored());
             owners.restore(
                 (Ino(ino), LockOwner(owner)),
-                OwnerDescriptor { file, _slot: place },
+                OwnerDescriptor { file, order: Mutex::new(OwnedLocks::Some), _slot: place },
                 handles,
             );
         }

@@ -12,6 +12,7 @@ use crate::fs::append_queue::{AppendPart, PREDECESSOR_TIMEOUT, ReadyParts};
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
 use crate::fs::write_gate::{AnnouncedPart, WriteGate};
+use crate::replicas::task;
 use crate::telemetry::counters::increment;
 
 impl Mutations {
@@ -40,6 +41,8 @@ impl Mutations {
         let part = AppendPart { offset, len, arrived_at, run };
         let ready = gate.appends.lock().add_part(part, arrived_at);
         run_ready_parts(&self.calls.runtime, &gate, ready);
+        // Until its own call begins: a handover must not find nothing to wait for.
+        task::hold_until_reply(self.calls.client.pending_changes.add_waiting());
         // The part is dropped without a turn only when the volume is shut down.
         started.await.unwrap_or(Err(Errno::IO))?;
         let answer = self.submit_write(handle, request).await;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{MetadataCall, MetadataClient};
-use crate::backend::{Backend, BackendError, DroppedFile, JobOptions, PathKey, Result};
+use crate::backend::{
+    Backend, BackendError, DroppedFile, JobOptions, OngoingChange, PathKey, Result, in_change,
+};
 use crate::replicas::task;
 use crate::sync::before_io;
 use crate::volume::ReplicaId;
@@ -37,7 +39,18 @@ impl MetadataClient {
     }
 }
 
+impl<T: Send + 'static> OngoingChange for MetadataCall<T> {
+    fn is_given_up(&self) -> bool {
+        self.is_over()
+    }
+}
+
 impl<T: Send + 'static> MetadataCall<T> {
+    /// Whether the caller has its answer.
+    fn is_over(&self) -> bool {
+        self.op.lock().is_none()
+    }
+
     /// Makes the call on the calling thread if that is a session thread and the replica is quick.
     /// Otherwise queues it on the replica's pool.
     pub(super) fn dispatch(self: &Arc<Self>, replica: ReplicaId, asked: Instant) -> Result<()> {
@@ -63,7 +76,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             path_key: self.options.path_key,
             is_mutation: self.options.is_mutation,
             is_probe: false,
-            is_abandoned: Some(Box::new(move || call.op.lock().is_none())),
+            is_abandoned: Some(Box::new(move || call.is_over())),
         };
         let ticket = self.client.replicas[replica].submit_with(self.options.lane, options, job)?;
         let mut state = self.state.lock();
@@ -105,7 +118,7 @@ impl<T: Send + 'static> MetadataCall<T> {
     }
 
     /// Makes the call; `None` if its answer is no longer wanted.
-    fn ask(&self, replica: ReplicaId, backend: &dyn Backend) -> Option<Result<T>> {
+    fn ask(self: &Arc<Self>, replica: ReplicaId, backend: &dyn Backend) -> Option<Result<T>> {
         let begun = Instant::now();
         let op = self.op.lock().clone()?;
         if self.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
@@ -113,7 +126,11 @@ impl<T: Send + 'static> MetadataCall<T> {
             return None;
         }
         before_io("a call on a replica");
-        let answer = self.options.run_as.run(|| op(replica, backend));
+        let ask = || self.options.run_as.run(|| op(replica, backend));
+        let answer = match self.options.is_mutation {
+            true => in_change(Arc::<Self>::clone(self), ask),
+            false => ask(),
+        };
         drop(op);
         if let Some(change) = &self.pending_change {
             change.finish_on_replica();
