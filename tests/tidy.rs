@@ -20,7 +20,7 @@ use sources::texts as sources;
 
 /// The code without comments and without the tests at the end.
 fn code(text: &str) -> String {
-    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let line = |line: &str| line.split("//").next().unwrap().to_owned();
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
