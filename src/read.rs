@@ -422,6 +422,12 @@ impl Reader {
         }
     }
 
+    /// Whether the kernel must drop the file's pages before it reads on: fanfs has found that some
+    /// may differ from the right ones. True once; the caller tells the kernel.
+    pub fn take_stale_pages(&self, file: &OpenFile) -> bool {
+        content_check::take_stale_pages(self, file)
+    }
+
     /// Removes a closed handle.
     pub fn close_handle(&self, handle: &ReadHandle) {
         self.active_readers.remove_reader(handle.readahead.lock().1);

@@ -116,9 +116,32 @@ enum OwnedLocks {
     /// It has none.
     #[default]
     None,
-    /// It may have some.
-    Some,
+    /// It has none outside the range from the first to the last of these bytes.
+    Within(u64, u64),
 }
+
+impl OwnedLocks {
+    /// After the replica has set `lock`.
+    fn after(self, lock: Lock) -> Self {
+        match self {
+            Self::Within(start, end) if lock.kind == LockKind::None => {
+                let is_rest_released = lock.start <= start && end <= lock.end;
+                if is_rest_released { Self::None } else { self }
+            }
+            _ if lock.kind == LockKind::None => self,
+            Self::None => Self::Within(lock.start, lock.end),
+            Self::Within(start, end) => Self::Within(start.min(lock.start), end.max(lock.end)),
+        }
+    }
+
+    /// Whether it may have a lock in the range of `lock`.
+    fn may_intersect(self, lock: Lock) -> bool {
+        matches!(self, Self::Within(start, end) if lock.start <= end && start <= lock.end)
+    }
+}
+
+/// How long a lock call waits for an earlier one of its owner. It holds a thread of the replica.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The intervals between requests for a lock: the first one, and the longest.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -184,26 +207,26 @@ impl Locks {
 
 impl OwnerDescriptor {
     /// Sets a lock, after the owner's earlier calls. If the call was given up meanwhile, the caller
-    /// gets an error and must not have the lock, so it is released. An owner that may have other
-    /// locks keeps it: the release would take a lock away that an earlier call got in the same
-    /// range. It ends with the owner's next unlock or close.
+    /// gets an error and must not have the lock, so it is released. An owner that may have another
+    /// lock in that range keeps it, because the release would take that away too.
+    ///
+    /// # Errors
+    /// `EIO` if an earlier call hangs.
     fn set_lock(
         &self,
         file: &dyn BackendFile,
         lock: Lock,
         outcome: &LockOutcome,
     ) -> crate::backend::Result<Lock> {
-        let mut owned = self.order.lock();
+        let mut owned = self.order.try_lock_for(ORDER_TIMEOUT).ok_or(rustix::io::Errno::IO)?;
         if outcome.is_given_up() {
             return Err(BackendError::Late);
         }
         let locked = file.lock(&LockRequest::Set(lock))?;
-        let is_release = lock.kind == LockKind::None;
-        if outcome.keep(locked) {
-            if !is_release {
-                *owned = OwnedLocks::Some;
-            }
-        } else if !is_release && *owned == OwnedLocks::None {
+        let is_kept = outcome.keep(locked) || lock.kind == LockKind::None;
+        if is_kept || owned.may_intersect(lock) {
+            *owned = owned.after(lock);
+        } else {
             file.lock(&LockRequest::Set(Lock { kind: LockKind::None, ..lock }))?;
         }
         Ok(locked)

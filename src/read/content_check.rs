@@ -60,7 +60,15 @@ struct ExcludedReplicas {
     /// Of the versions that are open.
     open: HashMap<u128, Weak<AtomicReplicaSet>>,
     /// Of those with any, also after the close.
-    remembered: LruCache<u128, ReplicaSet>,
+    remembered: LruCache<u128, Exclusion>,
+}
+
+/// The replicas that are excluded from a file version.
+#[derive(Clone, Copy, Default)]
+struct Exclusion {
+    replicas: ReplicaSet,
+    /// Whether the kernel may have pages that one of them delivered.
+    has_stale_pages: bool,
 }
 
 impl ExcludedReplicas {
@@ -71,7 +79,7 @@ impl ExcludedReplicas {
         }
         let shared = Arc::<AtomicReplicaSet>::default();
         let known = self.remembered.get(&key).copied().unwrap_or_default();
-        known.iter().for_each(|id| shared.set_member(id, true));
+        known.replicas.iter().for_each(|id| shared.set_member(id, true));
         if self.open.len() == self.open.capacity() {
             self.open.retain(|_, entry| entry.strong_count() > 0);
         }
@@ -276,7 +284,9 @@ impl Comparison {
                 return check_state.checked.set_member(*replica, excluded.contains(*replica));
             }
             check_state.excluded.set_member(*replica, true);
-            known.remembered.put(check_state.key, excluded.with(*replica));
+            let replicas = excluded.with(*replica);
+            let found = Exclusion { replicas, has_stale_pages: true };
+            known.remembered.put(check_state.key, found);
         }
         if let Some(segments) = self.segments.upgrade() {
             forget_unread_segments(&segments);
@@ -315,6 +325,19 @@ impl Comparison {
              still reads the file from the deciding replica; run `fanfs verify`"
         );
     }
+}
+
+/// Whether the kernel must drop the file's pages, because an excluded replica may have delivered
+/// some. True once for each exclusion: the caller tells the kernel.
+pub(super) fn take_stale_pages(reader: &Reader, file: &VersionedFile) -> bool {
+    let Some(checker) = &reader.content_checker else { return false };
+    let check_state = &file.content_check;
+    if check_state.excluded().is_empty() {
+        return false;
+    }
+    let mut known = checker.excluded.lock();
+    let found = known.remembered.get_mut(&check_state.key);
+    found.is_some_and(|found| std::mem::take(&mut found.has_stale_pages))
 }
 
 /// Forgets the file's segments that are in memory: the excluded replica may have delivered them.

@@ -41,7 +41,7 @@ pub(super) struct FetchState {
     pub(super) holders: Option<Holders>,
     /// Replicas that have been asked.
     pub(super) tried: ReplicaSet,
-    /// Those of them whose last attempt failed.
+    /// Those of them whose last attempt failed, and which were banned from the file for a while.
     failed: ReplicaSet,
     /// Attempts that have not ended.
     pub(super) attempts_in_flight: usize,
@@ -83,6 +83,12 @@ impl FetchState {
         self.queued_at = Some(Instant::now());
     }
 
+    /// Whether one more attempt would be of use.
+    pub(super) fn may_be_hedged(&self) -> bool {
+        let is_pending = matches!(self.stage, FetchStage::Pending);
+        is_pending && self.queue_key.is_none() && !self.is_unwanted()
+    }
+
     /// Keeps the error if it is at least as significant as the one before.
     fn record_error(&mut self, error: BackendError) {
         // An errno says more than a version mismatch, and a mismatch more than silence.
@@ -101,11 +107,12 @@ impl FetchState {
             matches!(error, BackendError::VersionMismatch | BackendError::Truncated);
     }
 
-    /// The replicas to ask while those that have been asked are late: others, or else those that
-    /// failed before and may work again.
+    /// The replicas to ask while those that have been asked are late: others that are well, or else
+    /// those that failed before and may work again.
     pub(super) fn alternatives(&self, file: &VersionedFile) -> ReplicaSet {
-        let others = file.candidates_after(self.tried);
-        others.non_empty_or(file.candidates_not_banned().and(self.failed))
+        let well = file.candidates_not_banned();
+        let others = well.minus(self.tried).non_empty_or(well.and(self.failed));
+        others.non_empty_or(file.candidates_after(self.tried))
     }
 
     /// Whether some request waits for it.
@@ -358,9 +365,8 @@ impl SegmentFetch {
         if !state.is_unwanted() {
             return None;
         }
-        let want = state.queue_key.take()?;
         state.claim = None;
-        Some(want)
+        state.queue_key.take()
     }
 
     /// Ends a pending segment that no request waits for and that has no attempt in flight. False if
@@ -376,11 +382,22 @@ impl SegmentFetch {
         abandoned
     }
 
-    /// The need for it now, and the replicas that may be asked next.
+    /// The need for it while an attempt is late. No replica may be asked if it has ended, if no
+    /// request wants it, or if another attempt is queued.
     pub(super) fn need(&self) -> SegmentNeed {
         self.file.expire_bans();
         let state = self.state.lock();
-        SegmentNeed { is_awaited: state.is_awaited(), alternatives: state.alternatives(&self.file) }
+        let alternatives = match state.may_be_hedged() {
+            true => state.alternatives(&self.file),
+            false => ReplicaSet::EMPTY,
+        };
+        SegmentNeed { is_awaited: state.is_awaited(), alternatives }
+    }
+
+    /// The replicas to which it may be dispatched now.
+    pub(super) fn present_candidates(&self) -> ReplicaSet {
+        self.file.expire_bans();
+        self.state.lock().alternatives(&self.file)
     }
 
     /// Whether some request waits for it.
@@ -508,7 +525,10 @@ impl SegmentFetch {
                 BackendError::QueueFull
             }
             AttemptError::Failed(error) => {
-                state.failed = state.failed.with(replica);
+                // A ban paces the next attempt there.
+                if self.file.is_banned(replica) {
+                    state.failed = state.failed.with(replica);
+                }
                 state.record_error(error);
                 error
             }

@@ -86,13 +86,13 @@ pub(super) fn enqueue_hedge(
     let fetch = &late.item;
     let mut state = fetch.state.lock();
     let left = state.alternatives(&fetch.file).and(late.candidates);
-    let pending = matches!(state.stage, FetchStage::Pending);
-    if state.claim.is_none() {
-        state.claim = claim.filter(|_| pending);
+    if !state.may_be_hedged() || left.is_empty() {
+        return scheduler.cancel_hedge(late);
     }
-    let is_paid = state.claim.is_some();
-    let is_useful = pending && state.queue_key.is_none() && !state.is_unwanted();
-    if !is_useful || !is_paid || left.is_empty() {
+    if state.claim.is_none() {
+        state.claim = claim;
+    }
+    if state.claim.is_none() {
         return scheduler.cancel_hedge(late);
     }
     let want =

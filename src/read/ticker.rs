@@ -53,7 +53,7 @@ impl Reader {
             for (late, claim) in paid {
                 fetch_queue::enqueue_hedge(self, &mut scheduler, &late, claim);
             }
-            scheduler.refresh_stranded(|fetch| fetch.need().alternatives);
+            scheduler.refresh_stranded(|fetch| fetch.present_candidates());
             scheduler
                 .hung_attempts()
                 .for_each(|(fetch, replica)| fetch.file.ban_for_hang(replica, now));

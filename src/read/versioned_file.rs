@@ -328,6 +328,11 @@ impl VersionedFile {
         all.minus(self.version_banned.get()).non_empty_or(all)
     }
 
+    /// Whether replica `id` is not to be asked for a while.
+    pub(super) fn is_banned(&self, id: ReplicaId) -> bool {
+        self.version_banned.get().or(self.failure_banned.get()).contains(id)
+    }
+
     /// Whether its bytes on replica `id` are known to differ from the deciding replica's.
     pub(super) fn is_excluded(&self, id: ReplicaId) -> bool {
         self.content_check.excluded().contains(id)

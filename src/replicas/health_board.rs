@@ -130,12 +130,20 @@ impl HealthBoard {
                 self.mount_checked(id, MountCheck::SameMount, now);
             }
         }
-        for id in self.suspects().iter() {
-            let change = self.health[id].clear_suspicion_if_quiet(now);
-            self.log_transition(id, change);
-        }
+        self.recover_quiet(now);
         let usable = self.replicas_where(Health::is_usable);
         if usable.is_empty() { self.health.all() } else { usable }
+    }
+
+    /// Takes back replicas that have had no trouble for a while. On an idle volume only the status
+    /// asks.
+    pub fn recover_quiet(&mut self, now: Instant) {
+        let is_in_doubt =
+            |health: &Health| matches!(health.state(), HealthState::Suspect | HealthState::Probing);
+        for id in self.replicas_where(is_in_doubt).iter() {
+            let change = self.health[id].recover_if_quiet(now);
+            self.log_transition(id, change);
+        }
     }
 
     /// Whether a replica was ejected after `at`.

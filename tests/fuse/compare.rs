@@ -139,6 +139,23 @@ fn the_first_copy_decides_and_is_reported_as_outvoted() {
     rig.expect_quiet();
 }
 
+/// The kernel has cached some of them before the copy was excluded.
+#[test]
+fn wrong_pages_are_dropped_by_the_next_open() {
+    let (content, other) = (bytes(24 * MIB, 1), bytes(24 * MIB, 2));
+    for _ in 0..10 {
+        let rig = copies(&content, "cache = \"kernel\"");
+        spoil(&rig, 1, &other);
+        let (_, wrong) = read(&rig, &content);
+        rig.eventually("it is noticed", |s| s.replicas[1].counters.differing == 1);
+        rig.expect_quiet();
+        if wrong > 0 {
+            return assert_eq!(read(&rig, &content), (24, 0));
+        }
+    }
+    panic!("the copy was never read before it was excluded");
+}
+
 #[test]
 fn no_comparison_happens_unless_configured() {
     let content = bytes(8 * MIB, 1);

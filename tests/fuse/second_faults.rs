@@ -82,6 +82,27 @@ fn a_hung_read_is_tried_again_on_the_replica_that_failed_it() {
     rig.scripts.iter().for_each(|script| script.heal());
 }
 
+/// The replica that fails is asked while the other one hangs on the file already.
+#[test]
+fn a_read_that_fails_beside_a_hung_replica_is_tried_again() {
+    let (rig, content) = two_replicas("");
+    hang(&rig, 0);
+    std::thread::scope(|scope| {
+        let hung = || expect_block(&File::open(rig.at("f")).unwrap(), &content, 5);
+        (0..4).for_each(|_| drop(scope.spawn(hung)));
+    });
+    let file = File::open(rig.at("f")).unwrap();
+    for number in 6..12 {
+        rig.scripts[1].replace(FaultRule {
+            count: 1,
+            ..FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO))
+        });
+        expect_block(&file, &content, number);
+    }
+    assert_eq!(rig.status().counters.read_errors, 0);
+    rig.scripts.iter().for_each(|script| script.heal());
+}
+
 /// The budget is full of segments that were read and are kept for a second reader.
 #[test]
 fn a_hung_read_is_hedged_when_the_budget_is_full() {

@@ -183,8 +183,9 @@ impl DirBackend {
             let file = self.resolve_target(target, OFlags::WRONLY | OFlags::NONBLOCK)?;
             check_not_given_up()?;
             rustix::fs::ftruncate(&file, size)?;
+        } else {
+            check_not_given_up()?;
         }
-        check_not_given_up()?;
         set_attributes_by_fd(object.as_fd(), set)?;
         self.device()?.attr(object.as_fd())
     }

@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 
 use super::{LockOwner, Locks, OwnedLocks, OwnerDescriptor};
+use crate::backend::Lock;
 use crate::fs::file_transfer::{FilesToSend, ReceivedFiles, SnapshotError};
 use crate::fs::ino::Ino;
 use crate::fs::records::LockOwnerRecord;
@@ -50,7 +51,11 @@ impl Locks {
             let place = Some(self.memory.reserve_restored());
             owners.restore(
                 (Ino(ino), LockOwner(owner)),
-                OwnerDescriptor { file, order: Mutex::new(OwnedLocks::Some), _slot: place },
+                OwnerDescriptor {
+                    file,
+                    order: Mutex::new(OwnedLocks::Within(0, Lock::TO_EOF)),
+                    _slot: place,
+                },
                 handles,
             );
         }

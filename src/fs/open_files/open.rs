@@ -324,7 +324,8 @@ impl OpenFiles {
         if let Some(old) = retired {
             self.tables.reader.retire_file(&old);
         }
-        let keep_cache = cache_validity.is_valid();
+        let is_stale = self.tables.reader.take_stale_pages(&inode.current());
+        let keep_cache = cache_validity.is_valid() && !is_stale;
         let backing = inode.backing().cloned();
         if backing.is_some() {
             self.passthrough.count_open();
