@@ -359,21 +359,25 @@ pub fn single_flight() {
     world.check_memory();
 }
 
-/// A request of two segments; another request wants the second one.
+/// A request of two segments, which may pass its deadline; another request wants the second one.
 pub fn two_parts() {
     let world = World::new(true);
     let ranges = [ByteRange::new(2, 14), ByteRange::new(8, 16)];
     let requests = ranges.map(new_request);
     let mut threads = Vec::new();
+    let may_be_late = shuttle::rand::thread_rng().gen_bool(0.5);
+    if may_be_late {
+        let (late, request) = (Arc::clone(&world), Arc::clone(&requests[0].0));
+        threads.push(thread::spawn(move || late.fail_request(&request, ReadError::Deadline)));
+    }
     for (range, (request, _)) in ranges.into_iter().zip(&requests) {
         let (world, request) = (Arc::clone(&world), Arc::clone(request));
         threads.push(thread::spawn(move || world.start_request(range, &request)));
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     wait_for_fetches(&world);
-    for (range, (_, outcome)) in ranges.into_iter().zip(&requests) {
-        check_outcome(outcome, range, false);
-    }
+    check_outcome(&requests[0].1, ranges[0], may_be_late);
+    check_outcome(&requests[1].1, ranges[1], false);
     drop(requests);
     world.check_memory();
 }
