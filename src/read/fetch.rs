@@ -115,6 +115,21 @@ impl FetchState {
         others.non_empty_or(file.candidates_after(self.tried))
     }
 
+    /// Ends a segment that no request wants any more, with its last attempt.
+    fn end_unwanted(&mut self, error: BackendError) -> FailureAction {
+        self.claim = None;
+        if self.attempts_in_flight > 0 {
+            return FailureAction::Wait;
+        }
+        self.stage = FetchStage::Ended;
+        FailureAction::GiveUp {
+            error,
+            has_version_mismatch: self.has_version_mismatch,
+            waiters: Vec::new(),
+            queue_key: self.queue_key.take(),
+        }
+    }
+
     /// Whether some request waits for it.
     fn is_awaited(&self) -> bool {
         self.waiters.iter().any(|waiter| !waiter.is_answered())
@@ -533,22 +548,10 @@ impl SegmentFetch {
                 error
             }
         };
-        let is_unwanted = state.is_unwanted();
-        let left = self.file.candidates_after(state.tried);
-        if is_unwanted {
-            state.claim = None;
-            if state.attempts_in_flight > 0 {
-                return FailureAction::Wait;
-            }
-            state.stage = FetchStage::Ended;
-            let want = state.queue_key.take();
-            return FailureAction::GiveUp {
-                error,
-                has_version_mismatch: state.has_version_mismatch,
-                waiters: Vec::new(),
-                queue_key: want,
-            };
+        if state.is_unwanted() {
+            return state.end_unwanted(error);
         }
+        let left = self.file.candidates_after(state.tried);
         if state.claim.is_some() && !left.is_empty() && state.queue_key.is_none() {
             return FailureAction::Retry(left);
         }

@@ -4,13 +4,16 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use fanfs::backend::RequestContext;
+use fanfs::backend::{
+    DirBackend, Fault, FaultInjector, FaultOp, FaultRule, FaultScript, OpenAccess, RequestContext,
+    SyncMode, WriteOpenOptions,
+};
 use fanfs::config::CachePolicy;
 use fanfs::fs::{Fs, FsResult, Ino};
 use fanfs::volume::ReplicaId;
 use tokio::runtime::Runtime;
 
-use crate::{answer, ask, entry, open, volume_over};
+use crate::{answer, ask, entry, open, read, volume_of, volume_over, waits_until};
 
 /// Each name has one of the replicas that is asked first, so half of them have the other.
 const FILES: usize = 32;
@@ -106,4 +109,38 @@ fn the_next_daemon_reverts_unanswered_entries() {
     after.namespace.forget(ino, 1);
     let left = after.gauges();
     assert_eq!((left.handles, left.inodes), (0, 1), "left behind");
+}
+
+/// A descriptor that was opened before a write may show old data, as on NFS, until it is opened
+/// again. The predecessor could not find out the version after the last write.
+#[test]
+fn the_next_daemon_opens_a_file_again_whose_writer_was_closing() {
+    let me = RequestContext::DAEMON;
+    let tree = tempfile::tempdir().unwrap();
+    let runtime = Runtime::new().unwrap();
+    fs::write(tree.path().join("f"), "old").unwrap();
+    let script = Arc::new(FaultScript::default());
+    let backend = FaultInjector::new(DirBackend::open(tree.path()).unwrap(), Arc::clone(&script));
+    let before = volume_of(vec![Arc::new(backend)], CachePolicy::Direct, &runtime);
+    let ino = look(&before, me, "f").unwrap();
+    let reader = open(&before, ino);
+    assert_eq!(read(&before, &reader), b"old");
+    let (_, files) = before.snapshot().unwrap();
+    assert_eq!(files.len(), 1, "the reader's");
+    let how = WriteOpenOptions {
+        access: OpenAccess::ReadWrite,
+        truncate: false,
+        sync: SyncMode::No,
+        expected: None,
+    };
+    let writer = answer(before.open_files.open_to_write(me, ino, how, &())).handle;
+    script.add(FaultRule::always(FaultOp::Metadata, Fault::Hang));
+    std::thread::scope(|scope| {
+        scope.spawn(|| before.open_files.release(writer));
+        waits_until("the writer is closing", || before.gauges().handles == 1);
+        let sent = before.snapshot().map(|(_, files)| files.len());
+        script.heal();
+        assert_eq!(sent.unwrap(), 0, "an old descriptor");
+    });
+    before.open_files.release(reader.handle);
 }

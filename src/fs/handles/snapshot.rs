@@ -119,16 +119,24 @@ impl Handles {
             }
             snapshot.handles.push(record);
         }
+        let is_written = |ino: Ino| open.iter().any(|(_, h)| h.ino() == ino && h.is_writable());
         for (ino, counted) in self.inodes.lock().iter() {
             let current = counted.inode.current();
-            let held =
-                current.open_descriptors().into_iter().filter_map(|(replica, verified, file)| {
-                    Some(ReplicaFileRecord {
-                        replica: replica.index() as u16,
-                        is_verified: verified,
-                        file: files.add(&file)?,
-                    })
-                });
+            // The last writer has closed it, and its version afterwards is not known yet.
+            let is_ending = counted.inode.has_writers() && !is_written(*ino);
+            // A descriptor that may show old data although it shows the version. The next daemon
+            // opens the file again, which brings a mount's cache up to date. Without a name there
+            // is only the descriptor.
+            let must_reopen = is_ending || current.must_reopen();
+            let is_named = inodes.path(*ino).is_some();
+            let is_kept =
+                |is_verified: bool| !is_named || !must_reopen || is_verified && !is_ending;
+            let kept = current.open_descriptors().into_iter();
+            let kept = kept.filter(|(_, is_verified, _)| is_kept(*is_verified));
+            let held = kept.filter_map(|(replica, is_verified, file)| {
+                let replica = replica.index() as u16;
+                Some(ReplicaFileRecord { replica, is_verified, file: files.add(&file)? })
+            });
             snapshot.files.push(FileRecord {
                 ino: ino.0,
                 replica_files: held.collect(),
