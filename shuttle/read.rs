@@ -48,10 +48,6 @@ mod versioned_file {
 
         pub(super) fn expire_bans(&self) {}
 
-        pub(super) fn is_banned(&self, _: ReplicaId) -> bool {
-            false
-        }
-
         pub(super) fn candidates_not_banned(&self) -> ReplicaSet {
             self.candidates()
         }

@@ -428,6 +428,11 @@ impl Reader {
         content_check::take_stale_pages(self, file)
     }
 
+    /// Whether [`Self::take_stale_pages`] is true for any file, open or not.
+    pub fn has_stale_pages(&self) -> bool {
+        self.content_checker.as_ref().is_some_and(ContentChecker::has_stale_pages)
+    }
+
     /// Removes a closed handle.
     pub fn close_handle(&self, handle: &ReadHandle) {
         self.active_readers.remove_reader(handle.readahead.lock().1);

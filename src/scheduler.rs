@@ -537,7 +537,7 @@ impl<T: Clone> Scheduler<T> {
         self.estimates.map(|id, estimate| {
             let load = estimate.load(now);
             ReplicaSnapshot {
-                health: health.snapshot(id),
+                health: health.snapshot(id, now),
                 rate: load.rate,
                 is_measured: estimate.comparable_rate(now).is_some(),
                 latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),

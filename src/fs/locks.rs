@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 
 use super::error::{Errno, FsResult};
 use super::handle_id::HandleId;
@@ -35,7 +35,7 @@ use crate::backend::{
 use crate::buffer::Budget;
 use crate::read::OpenFile;
 use crate::replicas::metadata_client::{RunAs, SingleCall};
-use crate::replicas::request_deadline::RequestDeadline;
+use crate::replicas::request_deadline::{Deadlines, RequestDeadline};
 use crate::replicas::task;
 use crate::sync::{LockRank, RankedMutex};
 use lock_memory::{LockMemory, LockSlot};
@@ -103,9 +103,9 @@ struct LockWaiter {
 struct OwnerDescriptor {
     /// The descriptor of this owner only; locked while it is opened.
     file: Mutex<Option<Arc<dyn BackendFile>>>,
-    /// Held during each call that sets a lock. So a call that was given up has ended, and its lock
-    /// is released, before the owner's next one begins.
-    order: Mutex<OwnedLocks>,
+    /// Held during each call that sets a lock, also while it hangs after its caller has given up.
+    /// So such a call has ended, and its lock is released, before the owner's next one begins.
+    order: Arc<AsyncMutex<OwnedLocks>>,
     /// Memory for the owner.
     _slot: Option<LockSlot>,
 }
@@ -139,9 +139,6 @@ impl OwnedLocks {
         matches!(self, Self::Within(start, end) if lock.start <= end && start <= lock.end)
     }
 }
-
-/// How long a lock call waits for an earlier one of its owner. It holds a thread of the replica.
-const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The intervals between requests for a lock: the first one, and the longest.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -209,16 +206,12 @@ impl OwnerDescriptor {
     /// Sets a lock, after the owner's earlier calls. If the call was given up meanwhile, the caller
     /// gets an error and must not have the lock, so it is released. An owner that may have another
     /// lock in that range keeps it, because the release would take that away too.
-    ///
-    /// # Errors
-    /// `EIO` if an earlier call hangs.
     fn set_lock(
-        &self,
+        owned: &mut OwnedLocks,
         file: &dyn BackendFile,
         lock: Lock,
         outcome: &LockOutcome,
     ) -> crate::backend::Result<Lock> {
-        let mut owned = self.order.try_lock_for(ORDER_TIMEOUT).ok_or(rustix::io::Errno::IO)?;
         if outcome.is_given_up() {
             return Err(BackendError::Late);
         }
@@ -336,6 +329,11 @@ impl Locks {
         };
         let open = file.inode.current();
         let for_write = self.tables.policy.write.is_some();
+        let turn = match request {
+            LockRequest::Test(_) => None,
+            LockRequest::Set(_) => Some(self.turn_of(&descriptor, deadlines).await?),
+        };
+        let turn = Mutex::new(turn);
         let outcome = Arc::new(LockOutcome::default());
         let lock = {
             let outcome = Arc::clone(&outcome);
@@ -343,7 +341,11 @@ impl Locks {
                 let file = descriptor.get_or_open(&open, for_write, backend)?;
                 match request {
                     LockRequest::Test(_) => file.lock(&request),
-                    LockRequest::Set(lock) => descriptor.set_lock(&*file, lock, &outcome),
+                    LockRequest::Set(lock) => {
+                        let mut turn = turn.lock();
+                        let owned = turn.as_mut().ok_or(BackendError::Late)?;
+                        OwnerDescriptor::set_lock(owned, &*file, lock, &outcome)
+                    }
                 }
             }
         };
@@ -361,6 +363,23 @@ impl Locks {
             _ => {}
         }
         Ok(answer?)
+    }
+
+    /// Waits until the earlier calls of the owner have ended.
+    async fn turn_of(
+        &self,
+        descriptor: &OwnerDescriptor,
+        deadlines: Deadlines,
+    ) -> FsResult<OwnedMutexGuard<OwnedLocks>> {
+        let order = Arc::clone(&descriptor.order);
+        if let Ok(turn) = Arc::clone(&order).try_lock_owned() {
+            return Ok(turn);
+        }
+        task::hold_until_reply(self.calls.client.pending_changes.add_waiting());
+        let limit = deadlines.while_responsive;
+        let wait = async move { tokio::time::timeout(limit, order.lock_owned()).await };
+        let turn = self.calls.runtime.spawn(wait).await;
+        turn.map_err(|_| Errno::IO)?.map_err(|_| Errno::TIMEDOUT)
     }
 
     /// Repeats the request until the lock is taken, or a signal ends the wait. Runs on the runtime.

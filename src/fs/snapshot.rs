@@ -78,6 +78,10 @@ impl Fs {
         if self.tables.handles.has_passthrough_files() {
             return Err(SnapshotError::Passthrough);
         }
+        if self.tables.reader.has_stale_pages() {
+            // The next daemon does not know which files they are of.
+            self.tables.inodes.lock().mark_cache_unknown();
+        }
         let mut files = FilesToSend::for_handover();
         let mut snapshot = self.tables.snapshot(&mut files);
         snapshot.lock_owners = self.locks.snapshot(&mut files)?;

@@ -34,23 +34,51 @@ pub(super) const MAX_INLINE_BYTES: u64 = 128 * 1024;
 pub(super) fn submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>) {
     let Dispatch { attempt, item: fetch, replica, .. } = dispatch;
     fetch.start_attempt(replica);
-    let own_reader = Arc::clone(reader);
-    let own_fetch = Arc::clone(&fetch);
-    let job = move |backend: &dyn Backend| {
-        run_attempts(&own_reader, &own_fetch, attempt, replica, backend);
+    let queued = QueuedAttempt {
+        reader: Arc::clone(reader),
+        fetch: Arc::clone(&fetch),
+        attempt,
+        replica,
+        is_run: false,
     };
+    let job = move |backend: &dyn Backend| queued.run(backend);
     let of = Arc::clone(&fetch);
     let is_over: Box<dyn Fn() -> bool + Send> = Box::new(move || of.is_ended_or_unwanted());
     let about = fetch.file.path_key();
     let errand =
         JobOptions { path_key: about, is_abandoned: Some(is_over), ..JobOptions::default() };
-    match reader.replicas[replica].submit_with(Lane::Read, errand, job) {
-        Ok(ticket) => fetch.state.lock().tickets.push((replica, ticket)),
-        Err(error) => {
-            let failed = Err((error.into(), fetch.take_attempt_claim(replica)));
-            let next = finish_attempt(reader, &fetch, attempt, replica, failed);
-            reader.dispatch(next.into_iter().collect());
+    // A refused job is dropped, which ends the attempt.
+    if let Ok(ticket) = reader.replicas[replica].submit_with(Lane::Read, errand, job) {
+        fetch.state.lock().tickets.push((replica, ticket));
+    }
+}
+
+/// An attempt in a replica's pool. If the pool drops it, because it is full, has stopped or has no
+/// thread, the attempt ends all the same: the segment would otherwise wait for it in vain.
+struct QueuedAttempt {
+    reader: Arc<Reader>,
+    fetch: Arc<SegmentFetch>,
+    attempt: AttemptId,
+    replica: ReplicaId,
+    is_run: bool,
+}
+
+impl QueuedAttempt {
+    fn run(mut self, backend: &dyn Backend) {
+        self.is_run = true;
+        run_attempts(&self.reader, &self.fetch, self.attempt, self.replica, backend);
+    }
+}
+
+impl Drop for QueuedAttempt {
+    fn drop(&mut self) {
+        if self.is_run {
+            return;
         }
+        let Self { reader, fetch, attempt, replica, .. } = self;
+        let failed = Err((BackendError::QueueFull.into(), fetch.take_attempt_claim(*replica)));
+        let next = finish_attempt(reader, fetch, *attempt, *replica, failed);
+        reader.dispatch(next.into_iter().collect());
     }
 }
 

@@ -118,6 +118,11 @@ impl ContentChecker {
         ContentCheckState { key, excluded, ..ContentCheckState::default() }
     }
 
+    pub(super) fn has_stale_pages(&self) -> bool {
+        let known = self.excluded.lock();
+        known.remembered.iter().any(|(_, found)| found.has_stale_pages)
+    }
+
     fn try_start(&self) -> bool {
         let more = |n: usize| (n < MAX_COMPARISONS).then_some(n + 1);
         self.in_progress.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()

@@ -41,8 +41,10 @@ pub(super) struct FetchState {
     pub(super) holders: Option<Holders>,
     /// Replicas that have been asked.
     pub(super) tried: ReplicaSet,
-    /// Those of them whose last attempt failed, and which were banned from the file for a while.
+    /// Those of them whose last attempt failed.
     failed: ReplicaSet,
+    /// When an attempt last failed.
+    failed_at: Option<Instant>,
     /// Attempts that have not ended.
     pub(super) attempts_in_flight: usize,
     /// Pays for the next attempt's buffer.
@@ -111,7 +113,9 @@ impl FetchState {
     /// those that failed before and may work again.
     pub(super) fn alternatives(&self, file: &VersionedFile) -> ReplicaSet {
         let well = file.candidates_not_banned();
-        let others = well.minus(self.tried).non_empty_or(well.and(self.failed));
+        let is_over = self.failed_at.is_some_and(|at| at.elapsed() >= FAILED_PAUSE);
+        let failed = if is_over { well.and(self.failed) } else { ReplicaSet::EMPTY };
+        let others = well.minus(self.tried).non_empty_or(failed);
         others.non_empty_or(file.candidates_after(self.tried))
     }
 
@@ -193,6 +197,9 @@ pub(super) struct FetchProgress {
     /// The replicas to which it may be dispatched, and since when it has been queued.
     pub(super) queued_for: Option<(ReplicaSet, Instant)>,
 }
+
+/// How long a replica that failed a segment is not asked for it again.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A shorter time in the scheduler's queue does not count as a wait, so its end is no progress.
 const MIN_QUEUE_WAIT: Duration = Duration::from_millis(100);
@@ -295,6 +302,7 @@ impl SegmentFetch {
             holders: None,
             tried: ReplicaSet::EMPTY,
             failed: ReplicaSet::EMPTY,
+            failed_at: None,
             attempts_in_flight: 0,
             claim: Some(claim),
             attempt_claims: Vec::new(),
@@ -540,10 +548,8 @@ impl SegmentFetch {
                 BackendError::QueueFull
             }
             AttemptError::Failed(error) => {
-                // A ban paces the next attempt there.
-                if self.file.is_banned(replica) {
-                    state.failed = state.failed.with(replica);
-                }
+                state.failed = state.failed.with(replica);
+                state.failed_at = Some(Instant::now());
                 state.record_error(error);
                 error
             }

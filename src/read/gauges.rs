@@ -51,10 +51,6 @@ impl Reader {
 
     /// The scheduler's measurements of each replica.
     pub fn replica_snapshots(&self) -> ReplicaMap<ReplicaSnapshot> {
-        let scheduler = self.scheduler.lock();
-        let health = &mut *self.replicas.lock_health();
-        let now = Instant::now();
-        health.recover_quiet(now);
-        scheduler.snapshots(health, now)
+        self.scheduler.lock().snapshots(&self.replicas.lock_health(), Instant::now())
     }
 }

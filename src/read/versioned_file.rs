@@ -152,11 +152,6 @@ impl VersionedFile {
         self.must_reopen = true;
     }
 
-    /// Whether descriptors that have not been opened for this version must be opened again.
-    pub fn must_reopen(&self) -> bool {
-        self.must_reopen
-    }
-
     /// Adds a generation that distinguishes it from other files with its inode number.
     pub(super) fn add_generation(&self, generation: Generation) {
         self.file_identity.add_generation(generation);
@@ -331,11 +326,6 @@ impl VersionedFile {
     pub(super) fn candidates_with_failing(&self) -> ReplicaSet {
         let all = self.replicas.all().minus(self.content_check.excluded());
         all.minus(self.version_banned.get()).non_empty_or(all)
-    }
-
-    /// Whether replica `id` is not to be asked for a while.
-    pub(super) fn is_banned(&self, id: ReplicaId) -> bool {
-        self.version_banned.get().or(self.failure_banned.get()).contains(id)
     }
 
     /// Whether its bytes on replica `id` are known to differ from the deciding replica's.

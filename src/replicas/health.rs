@@ -30,8 +30,7 @@ pub(super) const STRIKES_TO_EJECT: u32 = 3 * STRIKES_PER_FAILURE;
 /// A suspect without trouble for this long becomes healthy.
 const SUSPECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A replica that is being probed becomes healthy after this time without trouble, although no read
-/// has proved it: on an idle volume there is none.
+/// A replica that is being probed is shown as healthy after this time without trouble.
 const PROBING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The length of the first ejection. Short, because a replica that works again is useful.
@@ -203,14 +202,18 @@ impl Health {
         self.state
     }
 
-    /// Its present health.
-    pub fn snapshot(&self) -> HealthSnapshot {
-        HealthSnapshot {
-            state: self.state,
-            reason: self.reason,
-            since: self.since,
-            ejections: self.ejections,
-        }
+    /// Its present health, for people. On an idle volume no read proves a replica that has come
+    /// back, so after a while without trouble it is shown as healthy. One that was slow has to prove
+    /// its speed.
+    pub fn snapshot(&self, now: Instant) -> HealthSnapshot {
+        let ejections = self.ejections;
+        let proved_at = self.since.max(self.last_trouble) + PROBING_TIMEOUT;
+        let is_probed = self.state == HealthState::Probing && !self.is_speed_unproven();
+        let (state, reason, since) = match is_probed && now >= proved_at {
+            true => (HealthState::Healthy, HealthReason::Quiet, proved_at),
+            false => (self.state, self.reason, self.since),
+        };
+        HealthSnapshot { state, reason, since, ejections }
     }
 
     /// Whether the replica may be asked at all.
@@ -307,19 +310,10 @@ impl Health {
         self.transition(HealthState::Suspect, HealthReason::Late, now)
     }
 
-    /// Makes a suspect or probed replica without recent trouble healthy. One that was slow has to
-    /// prove its speed.
-    pub fn recover_if_quiet(&mut self, now: Instant) -> Option<HealthTransition> {
-        let timeout = match self.state {
-            HealthState::Suspect => SUSPECT_TIMEOUT,
-            HealthState::Probing if !self.is_speed_unproven() => PROBING_TIMEOUT,
-            _ => return None,
-        };
-        let quiet_since = match self.state {
-            HealthState::Probing => self.last_trouble.max(self.since),
-            _ => self.last_trouble,
-        };
-        if now.saturating_duration_since(quiet_since) < timeout {
+    /// Makes a suspect without recent trouble healthy.
+    pub fn clear_suspicion_if_quiet(&mut self, now: Instant) -> Option<HealthTransition> {
+        let is_quiet = now.saturating_duration_since(self.last_trouble) >= SUSPECT_TIMEOUT;
+        if self.state != HealthState::Suspect || !is_quiet {
             return None;
         }
         self.strikes = 0;
@@ -450,7 +444,10 @@ mod tests {
         assert_eq!(health.state(), HealthState::Healthy);
         health.mount_gone(now + MIN_EJECTION);
         let now = back(&mut health, now + MIN_EJECTION);
-        assert_eq!((health.state(), health.recover_if_quiet(now)), (HealthState::Probing, None));
+        assert_eq!(
+            (health.state(), health.clear_suspicion_if_quiet(now)),
+            (HealthState::Probing, None)
+        );
     }
 
     #[test]
@@ -486,13 +483,14 @@ mod tests {
         let mut health = Health::new(now);
         health.record_failure(false, now);
         health.record_late(now + Duration::from_secs(3));
-        assert_eq!(health.recover_if_quiet(now + SUSPECT_TIMEOUT), None);
-        let change = health.recover_if_quiet(now + SUSPECT_TIMEOUT + Duration::from_secs(3));
+        assert_eq!(health.clear_suspicion_if_quiet(now + SUSPECT_TIMEOUT), None);
+        let change =
+            health.clear_suspicion_if_quiet(now + SUSPECT_TIMEOUT + Duration::from_secs(3));
         assert_eq!(change.map(|change| change.to), Some(HealthState::Healthy));
     }
 
     #[test]
-    fn an_unused_probed_replica_becomes_healthy_unless_it_was_slow() {
+    fn an_unused_probed_replica_is_shown_as_healthy_unless_it_was_slow() {
         for (reason, recovers) in [(HealthReason::Stalled, true), (HealthReason::Slow, false)] {
             let now = Instant::now();
             let mut health = Health::new(now);
@@ -500,10 +498,10 @@ mod tests {
             health.mount_checked(MountCheck::SameMount, now);
             let late = now + PROBING_TIMEOUT / 2;
             health.record_late(late);
-            assert_eq!(health.recover_if_quiet(now + PROBING_TIMEOUT), None);
-            let change = health.recover_if_quiet(late + PROBING_TIMEOUT);
-            assert_eq!(change.is_some(), recovers);
-            assert_eq!(health.state() == HealthState::Healthy, recovers);
+            assert_eq!(health.snapshot(now + PROBING_TIMEOUT).state, HealthState::Probing);
+            let shown = health.snapshot(late + PROBING_TIMEOUT).state;
+            assert_eq!(shown == HealthState::Healthy, recovers);
+            assert_eq!(health.state(), HealthState::Probing, "its first read is a probe");
         }
     }
 

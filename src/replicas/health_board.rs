@@ -119,8 +119,8 @@ impl HealthBoard {
     }
 
     /// A replica's health.
-    pub fn snapshot(&self, id: ReplicaId) -> HealthSnapshot {
-        self.health[id].snapshot()
+    pub fn snapshot(&self, id: ReplicaId, now: Instant) -> HealthSnapshot {
+        self.health[id].snapshot(now)
     }
 
     /// Replicas that may be asked; all of them if none should be.
@@ -130,20 +130,12 @@ impl HealthBoard {
                 self.mount_checked(id, MountCheck::SameMount, now);
             }
         }
-        self.recover_quiet(now);
-        let usable = self.replicas_where(Health::is_usable);
-        if usable.is_empty() { self.health.all() } else { usable }
-    }
-
-    /// Takes back replicas that have had no trouble for a while. On an idle volume only the status
-    /// asks.
-    pub fn recover_quiet(&mut self, now: Instant) {
-        let is_in_doubt =
-            |health: &Health| matches!(health.state(), HealthState::Suspect | HealthState::Probing);
-        for id in self.replicas_where(is_in_doubt).iter() {
-            let change = self.health[id].recover_if_quiet(now);
+        for id in self.suspects().iter() {
+            let change = self.health[id].clear_suspicion_if_quiet(now);
             self.log_transition(id, change);
         }
+        let usable = self.replicas_where(Health::is_usable);
+        if usable.is_empty() { self.health.all() } else { usable }
     }
 
     /// Whether a replica was ejected after `at`.

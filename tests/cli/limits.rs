@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use serde_json::Value;
 
+use crate::machine::attempts;
 use crate::needs;
 use crate::room::Room;
 
@@ -456,48 +457,50 @@ const FAKETIME: [&str; 2] = [
 
 #[test]
 fn a_clock_jump_has_no_effect() {
-    if !needs::program("faketime") {
-        return;
-    }
-    let library = FAKETIME.into_iter().find(|path| Path::new(path).exists()).unwrap();
-    let room = Room::new();
-    let size = 16 << 20;
-    fs::write(room.path("tree/large"), bytes(3, size)).unwrap();
-    room.volume(
-        "v.toml",
-        "max_rate = \"8MiB/s\"",
-        "[read]\ndeadline = \"3s\"\nattempt_deadline = \"2s\"\n",
-    );
-    let clock = room.path("clock");
-    let set = |offset: &str| {
-        fs::write(room.path("clock.new"), offset).unwrap();
-        fs::rename(room.path("clock.new"), &clock).unwrap();
-    };
-    set("+0");
-    let mut mount = room.fanfs(&["mount", "v.toml", "mnt"]);
-    mount.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &clock);
-    // Only the wall clock jumps, as no administrator can change the other clocks.
-    mount.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1");
-    assert!(mount.status().unwrap().success());
-    let file = room.path("mnt/large");
-    let reader = std::thread::spawn(move || fs::read(file).unwrap() == bytes(3, size));
-    for offset in ["+1d", "-3y", "+9y", "+0"] {
-        set(offset);
-        std::thread::sleep(Duration::from_millis(150));
-        assert_eq!(status(&room)["volume"], "v");
-        assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
-    }
-    assert!(reader.join().unwrap(), "the bytes are wrong");
-    let now = status(&room);
-    assert_eq!(now["counters"]["read_errors"], 0, "{now}");
-    // Its log shows that it saw the clock jump.
-    set("+9y");
-    room.expect(&["umount", "mnt"]);
-    room.expect_gone();
-    let log = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
-    let log = fs::read_to_string(log.into_iter().next().unwrap()).unwrap();
-    let years: std::collections::BTreeSet<_> = log.lines().map(|line| &line[..4]).collect();
-    assert!(years.len() > 1 && !log.contains("health changed"), "{log}");
+    attempts(|| {
+        if !needs::program("faketime") {
+            return;
+        }
+        let library = FAKETIME.into_iter().find(|path| Path::new(path).exists()).unwrap();
+        let room = Room::new();
+        let size = 16 << 20;
+        fs::write(room.path("tree/large"), bytes(3, size)).unwrap();
+        room.volume(
+            "v.toml",
+            "max_rate = \"8MiB/s\"",
+            "[read]\ndeadline = \"3s\"\nattempt_deadline = \"2s\"\n",
+        );
+        let clock = room.path("clock");
+        let set = |offset: &str| {
+            fs::write(room.path("clock.new"), offset).unwrap();
+            fs::rename(room.path("clock.new"), &clock).unwrap();
+        };
+        set("+0");
+        let mut mount = room.fanfs(&["mount", "v.toml", "mnt"]);
+        mount.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &clock);
+        // Only the wall clock jumps, as no administrator can change the other clocks.
+        mount.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1");
+        assert!(mount.status().unwrap().success());
+        let file = room.path("mnt/large");
+        let reader = std::thread::spawn(move || fs::read(file).unwrap() == bytes(3, size));
+        for offset in ["+1d", "-3y", "+9y", "+0"] {
+            set(offset);
+            std::thread::sleep(Duration::from_millis(150));
+            assert_eq!(status(&room)["volume"], "v");
+            assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
+        }
+        assert!(reader.join().unwrap(), "the bytes are wrong");
+        let now = status(&room);
+        assert_eq!(now["counters"]["read_errors"], 0, "{now}");
+        // Its log shows that it saw the clock jump.
+        set("+9y");
+        room.expect(&["umount", "mnt"]);
+        room.expect_gone();
+        let log = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
+        let log = fs::read_to_string(log.into_iter().next().unwrap()).unwrap();
+        let years: std::collections::BTreeSet<_> = log.lines().map(|line| &line[..4]).collect();
+        assert!(years.len() > 1 && !log.contains("health changed"), "{log}");
+    });
 }
 
 #[test]

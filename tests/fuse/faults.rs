@@ -8,6 +8,7 @@ use fanfs::backend::{Fault, FaultOp, FaultRule};
 use fanfs::volume::ByteRange;
 use rustix::io::Errno;
 
+use crate::machine::attempts;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
@@ -138,34 +139,36 @@ fn if_all_replicas_hang_the_read_ends_at_its_deadline() {
 
 #[test]
 fn a_timed_out_read_fails_no_other_read_of_the_file() {
-    const PART: usize = 64 << 10;
-    let read = "cache = \"direct\"\ndeadline = \"2s\"\nattempt_deadline = \"1s\"";
-    let (rig, content) = rig(32 * MIB, read);
-    let file = File::open(rig.at("f")).unwrap();
-    let read = |at: usize| {
-        let mut buf = vec![0; PART];
-        file.read_exact_at(&mut buf, at as u64)?;
-        assert!(buf == content[at..at + PART], "wrong bytes at {at}");
-        std::io::Result::Ok(())
-    };
-    (0..2).for_each(|i| read(i * PART).unwrap());
-    rig.eventually("something was fetched ahead", |status| {
-        let gauges = &status.gauges;
-        gauges.segments_waiting + gauges.segments_in_flight == 0 && gauges.buffer_used > 0
+    attempts(|| {
+        const PART: usize = 64 << 10;
+        let read = "cache = \"direct\"\ndeadline = \"2s\"\nattempt_deadline = \"1s\"";
+        let (rig, content) = rig(32 * MIB, read);
+        let file = File::open(rig.at("f")).unwrap();
+        let read = |at: usize| {
+            let mut buf = vec![0; PART];
+            file.read_exact_at(&mut buf, at as u64)?;
+            assert!(buf == content[at..at + PART], "wrong bytes at {at}");
+            std::io::Result::Ok(())
+        };
+        (0..2).for_each(|i| read(i * PART).unwrap());
+        rig.eventually("something was fetched ahead", |status| {
+            let gauges = &status.gauges;
+            gauges.segments_waiting + gauges.segments_in_flight == 0 && gauges.buffer_used > 0
+        });
+        for script in &rig.scripts {
+            let within = Some(ByteRange::at(28 * MIB as u64, MIB as u64));
+            script.add(FaultRule { within, ..FaultRule::always(FaultOp::Read, Fault::Hang) });
+        }
+        let error = read(28 * MIB).unwrap_err();
+        let in_memory = read(2 * PART);
+        rig.scripts.iter().for_each(|script| script.heal());
+        let elsewhere = read(20 * MIB);
+        assert_eq!(error.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
+        assert!(in_memory.is_ok() && elsewhere.is_ok(), "{in_memory:?}, {elsewhere:?}");
+        assert!(rig.status().counters.buffer_hits > 0, "nothing was read from memory");
+        drop(file);
+        rig.expect_quiet();
     });
-    for script in &rig.scripts {
-        let within = Some(ByteRange::at(28 * MIB as u64, MIB as u64));
-        script.add(FaultRule { within, ..FaultRule::always(FaultOp::Read, Fault::Hang) });
-    }
-    let error = read(28 * MIB).unwrap_err();
-    let in_memory = read(2 * PART);
-    rig.scripts.iter().for_each(|script| script.heal());
-    let elsewhere = read(20 * MIB);
-    assert_eq!(error.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
-    assert!(in_memory.is_ok() && elsewhere.is_ok(), "{in_memory:?}, {elsewhere:?}");
-    assert!(rig.status().counters.buffer_hits > 0, "nothing was read from memory");
-    drop(file);
-    rig.expect_quiet();
 }
 
 #[test]
@@ -324,27 +327,33 @@ fn unanswered_metadata_calls_end_at_the_deadline() {
 
 #[test]
 fn a_differing_copy_is_excluded_and_counted() {
-    let content = bytes(12 * MIB, 4);
-    for damage in ["size", "mtime", "missing"] {
-        let room = tree();
-        fs::write(root(&room).join("f"), &content).unwrap();
-        let rig = mount(room, &Setup { copies: true, ..Setup::default() });
-        let copy = rig.source(1, "f");
-        match damage {
-            "size" => {
-                File::options().write(true).open(&copy).unwrap().set_len(5 * MIB as u64).unwrap()
+    attempts(|| {
+        let content = bytes(12 * MIB, 4);
+        for damage in ["size", "mtime", "missing"] {
+            let room = tree();
+            fs::write(root(&room).join("f"), &content).unwrap();
+            let rig = mount(room, &Setup { copies: true, ..Setup::default() });
+            let copy = rig.source(1, "f");
+            match damage {
+                "size" => File::options()
+                    .write(true)
+                    .open(&copy)
+                    .unwrap()
+                    .set_len(5 * MIB as u64)
+                    .unwrap(),
+                "missing" => fs::remove_file(&copy).unwrap(),
+                // Other content, later; same size.
+                _ => fs::write(&copy, vec![0; content.len()]).unwrap(),
             }
-            "missing" => fs::remove_file(&copy).unwrap(),
-            // Other content, later; same size.
-            _ => fs::write(&copy, vec![0; content.len()]).unwrap(),
+            for script in &rig.scripts {
+                script
+                    .add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(5))));
+            }
+            read_all(&rig, &content);
+            let replicas = rig.status().replicas;
+            assert_eq!(replicas[1].counters.bytes, 0, "{damage}");
+            assert!(replicas[1].counters.disagreements > 0, "{damage}");
+            assert!(replicas[2].counters.bytes > 0, "{damage}");
         }
-        for script in &rig.scripts {
-            script.add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(5))));
-        }
-        read_all(&rig, &content);
-        let replicas = rig.status().replicas;
-        assert_eq!(replicas[1].counters.bytes, 0, "{damage}");
-        assert!(replicas[1].counters.disagreements > 0, "{damage}");
-        assert!(replicas[2].counters.bytes > 0, "{damage}");
-    }
+    });
 }

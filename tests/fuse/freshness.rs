@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 
+use crate::machine::attempts;
 use crate::needs;
 use crate::recorder::Call;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
@@ -221,26 +222,33 @@ fn cached_and_direct_handles_of_a_file_read_the_same_version() {
 /// In `copies` mode the first replica in service decides.
 #[test]
 fn the_first_copy_defines_the_tree() {
-    let room = tree();
-    fs::write(root(&room).join("f"), "first").unwrap();
-    fs::write(root(&room).join("only-first"), "1").unwrap();
-    let rig = mount(
-        room,
-        &Setup { copies: true, rest: "[fuse]\nattribute_ttl = \"0s\"\n", ..Setup::default() },
-    );
-    for other in [1, 2] {
-        fs::write(rig.source(other, "f"), "of another size").unwrap();
-        fs::remove_file(rig.source(other, "only-first")).unwrap();
-        fs::write(rig.source(other, "only-others"), "2").unwrap();
-    }
-    let names = |rig: &Rig| names(rig, "").into_iter().collect::<Vec<_>>();
-    for look in 0..LOOKS {
-        assert_eq!(fs::metadata(rig.at("f")).unwrap().len(), 5, "{look}");
-        assert_eq!(names(&rig), names_of_source(&rig).into_iter().collect::<Vec<_>>(), "{look}");
-        assert!(fs::metadata(rig.at("only-others")).is_err(), "{look}");
-    }
-    assert_eq!(fs::read(rig.at("f")).unwrap(), b"first");
-    rig.scripts[0].add(FaultRule::always(FaultOp::Any, Fault::Errno(rustix::io::Errno::NOTCONN)));
-    assert_eq!(fs::metadata(rig.at("f")).unwrap().len(), 15);
-    assert_eq!(names(&rig), ["f", "only-others"]);
+    attempts(|| {
+        let room = tree();
+        fs::write(root(&room).join("f"), "first").unwrap();
+        fs::write(root(&room).join("only-first"), "1").unwrap();
+        let rig = mount(
+            room,
+            &Setup { copies: true, rest: "[fuse]\nattribute_ttl = \"0s\"\n", ..Setup::default() },
+        );
+        for other in [1, 2] {
+            fs::write(rig.source(other, "f"), "of another size").unwrap();
+            fs::remove_file(rig.source(other, "only-first")).unwrap();
+            fs::write(rig.source(other, "only-others"), "2").unwrap();
+        }
+        let names = |rig: &Rig| names(rig, "").into_iter().collect::<Vec<_>>();
+        for look in 0..LOOKS {
+            assert_eq!(fs::metadata(rig.at("f")).unwrap().len(), 5, "{look}");
+            assert_eq!(
+                names(&rig),
+                names_of_source(&rig).into_iter().collect::<Vec<_>>(),
+                "{look}"
+            );
+            assert!(fs::metadata(rig.at("only-others")).is_err(), "{look}");
+        }
+        assert_eq!(fs::read(rig.at("f")).unwrap(), b"first");
+        rig.scripts[0]
+            .add(FaultRule::always(FaultOp::Any, Fault::Errno(rustix::io::Errno::NOTCONN)));
+        assert_eq!(fs::metadata(rig.at("f")).unwrap().len(), 15);
+        assert_eq!(names(&rig), ["f", "only-others"]);
+    });
 }

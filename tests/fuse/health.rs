@@ -11,7 +11,7 @@ use fanfs::replicas::health::{HealthReason, HealthState};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
-use crate::machine::timed;
+use crate::machine::{attempts, timed};
 use crate::needs;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
@@ -255,51 +255,55 @@ fn a_server_that_lost_the_file_is_left_out() {
 
 #[test]
 fn a_file_lost_on_one_replica_is_read_from_others() {
-    let room = tree();
-    let content = bytes(MIB, 37);
-    for i in 0..30 {
-        fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
-    }
-    let rest = "[fuse]\nattribute_ttl = \"0s\"";
-    let rig = mount(room, &Setup { rest, ..Setup::default() });
-    // Opened by a path, so that the kernel asks for attributes by the inode it knows.
-    let files: Vec<_> = (0..30).map(|i| File::open(rig.at(format!("f{i}"))).unwrap()).collect();
-    always(&rig, 1, FaultOp::Any, Fault::Errno(Errno::NOENT));
-    for i in 0..30 {
-        read(&rig, &format!("f{i}"), &content);
-    }
-    for file in &files {
-        assert_eq!(file.metadata().unwrap().len(), MIB as u64);
-        let mut buf = vec![0; MIB];
-        file.read_exact_at(&mut buf, 0).unwrap();
-        assert!(buf == content);
-    }
-    for replica in [0, 2] {
-        always(&rig, replica, FaultOp::Metadata, Fault::Errno(Errno::NOENT));
-    }
-    let gone = fs::metadata(rig.at("f0")).unwrap_err().raw_os_error();
-    assert_eq!(gone, Some(Errno::NOENT.raw_os_error()), "where all say so it is");
+    attempts(|| {
+        let room = tree();
+        let content = bytes(MIB, 37);
+        for i in 0..30 {
+            fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
+        }
+        let rest = "[fuse]\nattribute_ttl = \"0s\"";
+        let rig = mount(room, &Setup { rest, ..Setup::default() });
+        // Opened by a path, so that the kernel asks for attributes by the inode it knows.
+        let files: Vec<_> = (0..30).map(|i| File::open(rig.at(format!("f{i}"))).unwrap()).collect();
+        always(&rig, 1, FaultOp::Any, Fault::Errno(Errno::NOENT));
+        for i in 0..30 {
+            read(&rig, &format!("f{i}"), &content);
+        }
+        for file in &files {
+            assert_eq!(file.metadata().unwrap().len(), MIB as u64);
+            let mut buf = vec![0; MIB];
+            file.read_exact_at(&mut buf, 0).unwrap();
+            assert!(buf == content);
+        }
+        for replica in [0, 2] {
+            always(&rig, replica, FaultOp::Metadata, Fault::Errno(Errno::NOENT));
+        }
+        let gone = fs::metadata(rig.at("f0")).unwrap_err().raw_os_error();
+        assert_eq!(gone, Some(Errno::NOENT.raw_os_error()), "where all say so it is");
+    });
 }
 
 /// Like a server that has withdrawn its export.
 #[test]
 fn a_call_refused_by_one_replica_uses_another() {
-    let room = tree();
-    let content = bytes(MIB, 41);
-    for i in 0..30 {
-        fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
-    }
-    let rig = mount(room, &Setup::default());
-    always(&rig, 1, FaultOp::Any, Fault::Errno(Errno::ACCESS));
-    for i in 0..30 {
-        read(&rig, &format!("f{i}"), &content);
-    }
-    assert_eq!(fs::read_dir(rig.at("")).unwrap().count(), 30);
-    for replica in [0, 2] {
-        always(&rig, replica, FaultOp::Any, Fault::Errno(Errno::ACCESS));
-    }
-    let refused = File::open(rig.at("f0")).unwrap_err().raw_os_error();
-    assert_eq!(refused, Some(Errno::ACCESS.raw_os_error()), "where all say so it is");
+    attempts(|| {
+        let room = tree();
+        let content = bytes(MIB, 41);
+        for i in 0..30 {
+            fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
+        }
+        let rig = mount(room, &Setup::default());
+        always(&rig, 1, FaultOp::Any, Fault::Errno(Errno::ACCESS));
+        for i in 0..30 {
+            read(&rig, &format!("f{i}"), &content);
+        }
+        assert_eq!(fs::read_dir(rig.at("")).unwrap().count(), 30);
+        for replica in [0, 2] {
+            always(&rig, replica, FaultOp::Any, Fault::Errno(Errno::ACCESS));
+        }
+        let refused = File::open(rig.at("f0")).unwrap_err().raw_os_error();
+        assert_eq!(refused, Some(Errno::ACCESS.raw_os_error()), "where all say so it is");
+    });
 }
 
 #[test]
@@ -321,46 +325,50 @@ fn local_resource_shortage_does_not_count_as_a_failure() {
 
 #[test]
 fn a_bad_block_of_one_file_does_not_eject_its_replica() {
-    let room = tree();
-    let content = bytes(16 * MIB, 39);
-    fs::write(root(&room).join("f"), &content).unwrap();
-    let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
-    always(&rig, 1, FaultOp::Read, Fault::Errno(Errno::IO));
-    read(&rig, "f", &content);
-    let status = rig.status();
-    assert!(status.replicas[1].counters.errors > 0, "it was never asked");
-    assert_eq!(status.replicas[1].ejections, 0);
-    assert_eq!(status.counters.read_errors, 0);
+    attempts(|| {
+        let room = tree();
+        let content = bytes(16 * MIB, 39);
+        fs::write(root(&room).join("f"), &content).unwrap();
+        let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
+        always(&rig, 1, FaultOp::Read, Fault::Errno(Errno::IO));
+        read(&rig, "f", &content);
+        let status = rig.status();
+        assert!(status.replicas[1].counters.errors > 0, "it was never asked");
+        assert_eq!(status.replicas[1].ejections, 0);
+        assert_eq!(status.counters.read_errors, 0);
+    });
 }
 
 /// One replica delivers from its page cache a hundred times as fast as the others.
 #[test]
 fn page_cache_speed_of_one_replica_ejects_no_other() {
-    let room = tree();
-    let content = bytes(64 * MIB, 40);
-    for name in ["cached", "cold"] {
-        fs::write(root(&room).join(name), &content).unwrap();
-    }
-    let rates = [0, 100, 100];
-    let rig = mount(room, &Setup { rates, read: "cache = \"direct\"", ..Setup::default() });
-    // A link of some 160 MiB/s: four segments of 1 MiB in flight.
-    let slow = FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(25)));
-    rig.scripts[0].add(slow.beneath("cold"));
-    let until = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < until {
-        read(&rig, "cached", &content);
-    }
-    let before = rig.status();
-    for replica in &before.replicas {
-        assert_eq!(replica.ejections, 0, "{replica:?}");
-    }
-    for _ in 0..2 {
-        read(&rig, "cold", &content);
-    }
-    let after = rig.status();
-    for (before, after) in before.replicas.iter().zip(&after.replicas) {
-        assert_eq!(after.ejections, 0, "{after:?}");
-        let brought = after.counters.bytes - before.counters.bytes;
-        assert!(brought as usize > 4 * MIB, "{} of 128 MiB by {after:?}", brought >> 20);
-    }
+    attempts(|| {
+        let room = tree();
+        let content = bytes(64 * MIB, 40);
+        for name in ["cached", "cold"] {
+            fs::write(root(&room).join(name), &content).unwrap();
+        }
+        let rates = [0, 100, 100];
+        let rig = mount(room, &Setup { rates, read: "cache = \"direct\"", ..Setup::default() });
+        // A link of some 160 MiB/s: four segments of 1 MiB in flight.
+        let slow = FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(25)));
+        rig.scripts[0].add(slow.beneath("cold"));
+        let until = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < until {
+            read(&rig, "cached", &content);
+        }
+        let before = rig.status();
+        for replica in &before.replicas {
+            assert_eq!(replica.ejections, 0, "{replica:?}");
+        }
+        for _ in 0..2 {
+            read(&rig, "cold", &content);
+        }
+        let after = rig.status();
+        for (before, after) in before.replicas.iter().zip(&after.replicas) {
+            assert_eq!(after.ejections, 0, "{after:?}");
+            let brought = after.counters.bytes - before.counters.bytes;
+            assert!(brought as usize > 4 * MIB, "{} of 128 MiB by {after:?}", brought >> 20);
+        }
+    });
 }

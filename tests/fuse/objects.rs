@@ -65,67 +65,73 @@ fn expect_all_well(rig: &Rig) {
 
 #[test]
 fn a_dead_nested_mount_leaves_its_parent_listable() {
-    if !needs::root() {
-        return;
-    }
-    let room = tree();
-    fs::create_dir(root(&room).join("d")).unwrap();
-    for i in 0..5 {
-        fs::write(root(&room).join(format!("d/f{i}")), "x").unwrap();
-    }
-    let dead = DeadMount::new(root(&room).join("d/nested"));
-    let alone = DeadMount::new(root(&room).join("e/nested"));
-    let rig = mount(room, &Setup { rest: NOTHING_IS_KEPT, ..Setup::default() });
-    for _ in 0..10 {
-        assert_eq!(names(&rig.at("d")), ["f0", "f1", "f2", "f3", "f4", "nested"]);
-        assert_eq!(names(&rig.at("e")), ["nested"]);
-        assert_eq!(errno(fs::metadata(rig.at("d/nested"))), Some(Errno::NOTCONN));
-        assert_eq!(errno(fs::metadata(rig.at("d/nested/f"))), Some(Errno::NOTCONN));
-        assert_eq!(fs::read_to_string(rig.at("d/f3")).unwrap(), "x");
-    }
-    expect_all_well(&rig);
-    drop(rig);
-    drop((dead, alone));
+    attempts(|| {
+        if !needs::root() {
+            return;
+        }
+        let room = tree();
+        fs::create_dir(root(&room).join("d")).unwrap();
+        for i in 0..5 {
+            fs::write(root(&room).join(format!("d/f{i}")), "x").unwrap();
+        }
+        let dead = DeadMount::new(root(&room).join("d/nested"));
+        let alone = DeadMount::new(root(&room).join("e/nested"));
+        let rig = mount(room, &Setup { rest: NOTHING_IS_KEPT, ..Setup::default() });
+        for _ in 0..10 {
+            assert_eq!(names(&rig.at("d")), ["f0", "f1", "f2", "f3", "f4", "nested"]);
+            assert_eq!(names(&rig.at("e")), ["nested"]);
+            assert_eq!(errno(fs::metadata(rig.at("d/nested"))), Some(Errno::NOTCONN));
+            assert_eq!(errno(fs::metadata(rig.at("d/nested/f"))), Some(Errno::NOTCONN));
+            assert_eq!(fs::read_to_string(rig.at("d/f3")).unwrap(), "x");
+        }
+        expect_all_well(&rig);
+        drop(rig);
+        drop((dead, alone));
+    });
 }
 
 #[test]
 fn errors_of_one_object_count_against_no_replica() {
-    let room = tree();
-    let content = bytes(3 << 20, 51);
-    for name in ["bad", "good"] {
-        fs::create_dir(root(&room).join(name)).unwrap();
-        fs::write(root(&room).join(name).join("f"), &content).unwrap();
-    }
-    let rig = mount(room, &Setup { rest: NOTHING_IS_KEPT, ..Setup::default() });
-    let object = [Errno::KEYEXPIRED, Errno::NOKEY, Errno::ILSEQ];
-    let either = [Errno::STALE, Errno::IO, Errno::NOTCONN, Errno::TIMEDOUT, Errno::HOSTDOWN];
-    for error in object.into_iter().chain(either) {
-        for script in &rig.scripts {
-            script.replace(FaultRule::always(FaultOp::Any, Fault::Errno(error)).beneath("bad"));
+    attempts(|| {
+        let room = tree();
+        let content = bytes(3 << 20, 51);
+        for name in ["bad", "good"] {
+            fs::create_dir(root(&room).join(name)).unwrap();
+            fs::write(root(&room).join(name).join("f"), &content).unwrap();
         }
-        for _ in 0..8 {
-            assert_eq!(errno(fs::metadata(rig.at("bad/f"))), Some(error));
-            assert!(fs::read(rig.at("good/f")).unwrap() == content, "wrong bytes");
+        let rig = mount(room, &Setup { rest: NOTHING_IS_KEPT, ..Setup::default() });
+        let object = [Errno::KEYEXPIRED, Errno::NOKEY, Errno::ILSEQ];
+        let either = [Errno::STALE, Errno::IO, Errno::NOTCONN, Errno::TIMEDOUT, Errno::HOSTDOWN];
+        for error in object.into_iter().chain(either) {
+            for script in &rig.scripts {
+                script.replace(FaultRule::always(FaultOp::Any, Fault::Errno(error)).beneath("bad"));
+            }
+            for _ in 0..8 {
+                assert_eq!(errno(fs::metadata(rig.at("bad/f"))), Some(error));
+                assert!(fs::read(rig.at("good/f")).unwrap() == content, "wrong bytes");
+            }
         }
-    }
-    expect_all_well(&rig);
+        expect_all_well(&rig);
+    });
 }
 
 /// Many files have bad blocks, on all replicas.
 #[test]
 fn unreadable_files_count_against_no_replica() {
-    let room = tree();
-    for i in 0..20 {
-        fs::write(root(&room).join(format!("f{i}")), bytes(1 << 20, i)).unwrap();
-    }
-    let rig = mount(room, &Setup::default());
-    for script in &rig.scripts {
-        script.add(FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO)));
-    }
-    for i in 0..20 {
-        assert_eq!(errno(fs::read(rig.at(format!("f{i}")))), Some(Errno::IO));
-    }
-    expect_all_well(&rig);
+    attempts(|| {
+        let room = tree();
+        for i in 0..20 {
+            fs::write(root(&room).join(format!("f{i}")), bytes(1 << 20, i)).unwrap();
+        }
+        let rig = mount(room, &Setup::default());
+        for script in &rig.scripts {
+            script.add(FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO)));
+        }
+        for i in 0..20 {
+            assert_eq!(errno(fs::read(rig.at(format!("f{i}")))), Some(Errno::IO));
+        }
+        expect_all_well(&rig);
+    });
 }
 
 #[test]
@@ -148,109 +154,114 @@ fn a_replica_with_a_failing_root_is_ejected() {
 /// At each failure the root fails as well.
 #[test]
 fn few_failures_among_many_successes_do_not_eject() {
-    const EACH: usize = 100;
-    let room = tree();
-    let name = |i: usize| format!("d/f{i}");
-    fs::create_dir(root(&room).join("d")).unwrap();
-    fs::create_dir(root(&room).join("bad")).unwrap();
-    for i in 0..8 * EACH {
-        fs::write(root(&room).join(name(i)), "x").unwrap();
-    }
-    let rest = "[fuse]\nattribute_ttl = \"1h\"";
-    let rig = mount(room, &Setup { rest, ..Setup::default() });
-    for at in ["d", "bad"] {
-        fs::metadata(rig.at(at)).unwrap();
-    }
-    for round in 0..8 {
-        for script in &rig.scripts {
-            let rule = FaultRule::always(FaultOp::Metadata, Fault::Errno(Errno::NOTCONN));
-            script.add(rule.beneath("bad"));
-            script.add(rule.beneath(""));
+    attempts(|| {
+        const EACH: usize = 100;
+        let room = tree();
+        let name = |i: usize| format!("d/f{i}");
+        fs::create_dir(root(&room).join("d")).unwrap();
+        fs::create_dir(root(&room).join("bad")).unwrap();
+        for i in 0..8 * EACH {
+            fs::write(root(&room).join(name(i)), "x").unwrap();
         }
-        let seen = errno(fs::metadata(rig.at(format!("bad/f{round}"))));
-        assert_eq!(seen, Some(Errno::NOTCONN));
-        rig.eventually("it counts", |status| {
-            status.replicas.iter().all(|replica| replica.health != HealthState::Healthy)
-        });
-        rig.scripts.iter().for_each(|script| script.heal());
-        for i in round * EACH..(round + 1) * EACH {
-            assert_eq!(fs::metadata(rig.at(name(i))).unwrap().len(), 1);
+        let rest = "[fuse]\nattribute_ttl = \"1h\"";
+        let rig = mount(room, &Setup { rest, ..Setup::default() });
+        for at in ["d", "bad"] {
+            fs::metadata(rig.at(at)).unwrap();
         }
-    }
-    expect_all_well(&rig);
+        for round in 0..8 {
+            for script in &rig.scripts {
+                let rule = FaultRule::always(FaultOp::Metadata, Fault::Errno(Errno::NOTCONN));
+                script.add(rule.beneath("bad"));
+                script.add(rule.beneath(""));
+            }
+            let seen = errno(fs::metadata(rig.at(format!("bad/f{round}"))));
+            assert_eq!(seen, Some(Errno::NOTCONN));
+            rig.eventually("it counts", |status| {
+                status.replicas.iter().all(|replica| replica.health != HealthState::Healthy)
+            });
+            rig.scripts.iter().for_each(|script| script.heal());
+            for i in round * EACH..(round + 1) * EACH {
+                assert_eq!(fs::metadata(rig.at(name(i))).unwrap().len(), 1);
+            }
+        }
+        expect_all_well(&rig);
+    });
 }
 
 /// While calls about two files hang on all replicas, more of them than a replica may have
 /// threads, every other file can be looked up and read. After the heal all threads are back.
 #[test]
 fn an_object_hung_everywhere_blocks_no_other() {
-    const OTHERS: u64 = 40;
-    // A replica has 4 threads, and up to 12 that replace stuck ones.
-    const LOOKUPS: usize = 32;
-    const READS: u64 = 16;
-    let room = tree();
-    fs::create_dir(root(&room).join("d")).unwrap();
-    fs::write(root(&room).join("d/looked"), "x").unwrap();
-    fs::write(root(&room).join("d/read"), bytes((READS as usize) << 20, 1)).unwrap();
-    let content = |i: u64| bytes(300_000, 100 + i);
-    for i in 0..OTHERS {
-        fs::write(root(&room).join(format!("d/f{i}")), content(i)).unwrap();
-    }
-    let read = "cache = \"direct\"\nthreads_per_replica = 4\nreadahead_max = \"0B\"\n\
+    attempts(|| {
+        const OTHERS: u64 = 40;
+        // A replica has 4 threads, and up to 12 that replace stuck ones.
+        const LOOKUPS: usize = 32;
+        const READS: u64 = 16;
+        let room = tree();
+        fs::create_dir(root(&room).join("d")).unwrap();
+        fs::write(root(&room).join("d/looked"), "x").unwrap();
+        fs::write(root(&room).join("d/read"), bytes((READS as usize) << 20, 1)).unwrap();
+        let content = |i: u64| bytes(300_000, 100 + i);
+        for i in 0..OTHERS {
+            fs::write(root(&room).join(format!("d/f{i}")), content(i)).unwrap();
+        }
+        let read = "cache = \"direct\"\nthreads_per_replica = 4\nreadahead_max = \"0B\"\n\
                 deadline = \"12s\"\nattempt_deadline = \"1s\"";
-    let rig = mount(room, &Setup { read, rest: NOTHING_IS_KEPT, ..Setup::default() });
-    let file = fs::File::open(rig.at("d/read")).unwrap();
-    assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
-    // The kernel makes one lookup of a name that it knows for all callers.
-    assert_eq!(fs::metadata(rig.at("d/looked")).unwrap().len(), 1);
-    for script in &rig.scripts {
-        script.add(FaultRule::always(FaultOp::Any, Fault::Hang).beneath("d/looked"));
-        script.add(FaultRule::always(FaultOp::Read, Fault::Hang).beneath("d/read"));
-    }
-    std::thread::scope(|scope| {
-        let late = Some(Errno::TIMEDOUT);
-        let (rig, file) = (&rig, &file);
-        let lookup =
-            |_| scope.spawn(move || assert_eq!(errno(fs::metadata(rig.at("d/looked"))), late));
-        let lookups: Vec<_> = (0..LOOKUPS).map(lookup).collect();
-        let read = |i: u64| {
-            let mut part = vec![0; 200_000];
-            scope.spawn(move || assert_eq!(errno(file.read_at(&mut part, i << 20)), late))
-        };
-        let reads: Vec<_> = (0..READS).map(read).collect();
+        let rig = mount(room, &Setup { read, rest: NOTHING_IS_KEPT, ..Setup::default() });
+        let file = fs::File::open(rig.at("d/read")).unwrap();
+        assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
+        // The kernel makes one lookup of a name that it knows for all callers.
+        assert_eq!(fs::metadata(rig.at("d/looked")).unwrap().len(), 1);
+        for script in &rig.scripts {
+            script.add(FaultRule::always(FaultOp::Any, Fault::Hang).beneath("d/looked"));
+            script.add(FaultRule::always(FaultOp::Read, Fault::Hang).beneath("d/read"));
+        }
+        std::thread::scope(|scope| {
+            let late = Some(Errno::TIMEDOUT);
+            let (rig, file) = (&rig, &file);
+            let lookup =
+                |_| scope.spawn(move || assert_eq!(errno(fs::metadata(rig.at("d/looked"))), late));
+            let lookups: Vec<_> = (0..LOOKUPS).map(lookup).collect();
+            let read = |i: u64| {
+                let mut part = vec![0; 200_000];
+                scope.spawn(move || assert_eq!(errno(file.read_at(&mut part, i << 20)), late))
+            };
+            let reads: Vec<_> = (0..READS).map(read).collect();
+            let until = Instant::now() + PATIENCE;
+            let names = |name: &str| {
+                let replicas = rig.status().replicas;
+                replicas.iter().any(|replica| replica.hung.iter().any(|hung| hung.path == name))
+            };
+            while !(names("d/looked") && names("d/read")) {
+                assert!(Instant::now() < until, "they are not named: {:?}", rig.status().replicas);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // Throughout this time, a replica's threads are replaced one after the other.
+            let mut others = (0..OTHERS).cycle();
+            while !lookups.iter().chain(&reads).any(|caller| caller.is_finished()) {
+                let i = others.next().unwrap();
+                let name = format!("d/f{i}");
+                assert_eq!(fs::metadata(rig.at(&name)).unwrap().len(), 300_000);
+                assert!(fs::read(rig.at(&name)).unwrap() == content(i), "wrong bytes");
+            }
+            assert!(names("d/looked") && names("d/read"), "nothing hung meanwhile");
+        });
+        expect_all_well(&rig);
+        rig.scripts.iter().for_each(|script| script.heal());
+        drop(file);
+        rig.expect_quiet();
+        rig.eventually("all threads are back", |status| {
+            let is_idle =
+                |r: &fanfs::status::ReplicaStatus| r.active_threads == 0 && r.hung.is_empty();
+            status.replicas.iter().all(is_idle)
+        });
+        // For a moment after its deadline a lookup fails at once.
         let until = Instant::now() + PATIENCE;
-        let names = |name: &str| {
-            let replicas = rig.status().replicas;
-            replicas.iter().any(|replica| replica.hung.iter().any(|hung| hung.path == name))
-        };
-        while !(names("d/looked") && names("d/read")) {
-            assert!(Instant::now() < until, "they are not named: {:?}", rig.status().replicas);
-            std::thread::sleep(Duration::from_millis(20));
+        while fs::read_to_string(rig.at("d/looked")).ok().as_deref() != Some("x") {
+            assert!(Instant::now() < until, "it cannot be looked up any more");
+            std::thread::sleep(Duration::from_millis(50));
         }
-        // Throughout this time, a replica's threads are replaced one after the other.
-        let mut others = (0..OTHERS).cycle();
-        while !lookups.iter().chain(&reads).any(|caller| caller.is_finished()) {
-            let i = others.next().unwrap();
-            let name = format!("d/f{i}");
-            assert_eq!(fs::metadata(rig.at(&name)).unwrap().len(), 300_000);
-            assert!(fs::read(rig.at(&name)).unwrap() == content(i), "wrong bytes");
-        }
-        assert!(names("d/looked") && names("d/read"), "nothing hung meanwhile");
     });
-    expect_all_well(&rig);
-    rig.scripts.iter().for_each(|script| script.heal());
-    drop(file);
-    rig.expect_quiet();
-    rig.eventually("all threads are back", |status| {
-        let is_idle = |r: &fanfs::status::ReplicaStatus| r.active_threads == 0 && r.hung.is_empty();
-        status.replicas.iter().all(is_idle)
-    });
-    // For a moment after its deadline a lookup fails at once.
-    let until = Instant::now() + PATIENCE;
-    while fs::read_to_string(rig.at("d/looked")).ok().as_deref() != Some("x") {
-        assert!(Instant::now() < until, "it cannot be looked up any more");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Ten files hang on all replicas, more than a replica has threads; files elsewhere and
@@ -300,12 +311,16 @@ fn many_files_hang_in(dir: &str) {
 
 #[test]
 fn hung_files_in_a_directory_leave_siblings_readable() {
-    many_files_hang_in("d/");
+    attempts(|| {
+        many_files_hang_in("d/");
+    });
 }
 
 #[test]
 fn hung_files_in_the_root_leave_the_volume_readable() {
-    many_files_hang_in("");
+    attempts(|| {
+        many_files_hang_in("");
+    });
 }
 
 /// A file hangs on one replica, and only that file is read and looked up. The others answer, so its

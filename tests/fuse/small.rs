@@ -13,6 +13,7 @@ use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 
+use crate::machine::attempts;
 use crate::recorder::Call;
 use crate::rig::{Random, Rig, Setup, bytes, mount, root, tree};
 
@@ -124,27 +125,35 @@ fn round_trips(setup: &Setup) -> Result<(), String> {
 /// through all replicas, each file through one.
 #[test]
 fn the_files_of_one_directory_are_spread_over_the_replicas() {
-    let setup = Setup { rest: LONG_TTL, ..Setup::default() };
-    let (rig, names) = small_files(240, &setup);
-    fs::metadata(rig.at("d")).unwrap();
-    take(&rig, Duration::from_millis(5));
-    rig.record();
-    std::thread::scope(|scope| {
-        for part in names.chunks(30) {
-            let rig = &rig;
-            scope.spawn(move || part.iter().for_each(|name| drop(fs::read(rig.at(name)).unwrap())));
+    attempts(|| {
+        let setup = Setup { rest: LONG_TTL, ..Setup::default() };
+        let (rig, names) = small_files(240, &setup);
+        fs::metadata(rig.at("d")).unwrap();
+        take(&rig, Duration::from_millis(5));
+        rig.record();
+        std::thread::scope(|scope| {
+            for part in names.chunks(30) {
+                let rig = &rig;
+                scope.spawn(move || {
+                    part.iter().for_each(|name| drop(fs::read(rig.at(name)).unwrap()))
+                });
+            }
+        });
+        for calls in rig.recorded() {
+            let count =
+                |kind: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| kind(call)).count();
+            let counts = [
+                count(&|call| *call == Call::Stat),
+                count(&|call| *call == Call::Open),
+                count(&|call| matches!(call, Call::Read(_))),
+            ];
+            // A third of 240, with a margin for chance.
+            assert!(
+                counts.iter().all(|n| (20..=160).contains(n)),
+                "stats, opens, reads: {counts:?}"
+            );
         }
     });
-    for calls in rig.recorded() {
-        let count = |kind: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| kind(call)).count();
-        let counts = [
-            count(&|call| *call == Call::Stat),
-            count(&|call| *call == Call::Open),
-            count(&|call| matches!(call, Call::Read(_))),
-        ];
-        // A third of 240, with a margin for chance.
-        assert!(counts.iter().all(|n| (20..=160).contains(n)), "stats, opens, reads: {counts:?}");
-    }
 }
 
 /// A close waits for the server on NFSv4. A FUSE thread waits only for a replica that is quick, as in

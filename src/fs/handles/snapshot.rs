@@ -119,24 +119,21 @@ impl Handles {
             }
             snapshot.handles.push(record);
         }
-        let is_written = |ino: Ino| open.iter().any(|(_, h)| h.ino() == ino && h.is_writable());
+        let is_written = |ino: Ino| open.of_inode(ino).any(Handle::is_writable);
         for (ino, counted) in self.inodes.lock().iter() {
             let current = counted.inode.current();
-            // The last writer has closed it, and its version afterwards is not known yet.
+            // The last writer has closed it, and its version afterwards is not known yet. A
+            // descriptor may show old data although it shows this version, so none counts as
+            // verified.
             let is_ending = counted.inode.has_writers() && !is_written(*ino);
-            // A descriptor that may show old data although it shows the version. The next daemon
-            // opens the file again, which brings a mount's cache up to date. Without a name there
-            // is only the descriptor.
-            let must_reopen = is_ending || current.must_reopen();
-            let is_named = inodes.path(*ino).is_some();
-            let is_kept =
-                |is_verified: bool| !is_named || !must_reopen || is_verified && !is_ending;
-            let kept = current.open_descriptors().into_iter();
-            let kept = kept.filter(|(_, is_verified, _)| is_kept(*is_verified));
-            let held = kept.filter_map(|(replica, is_verified, file)| {
-                let replica = replica.index() as u16;
-                Some(ReplicaFileRecord { replica, is_verified, file: files.add(&file)? })
-            });
+            let held =
+                current.open_descriptors().into_iter().filter_map(|(replica, verified, file)| {
+                    Some(ReplicaFileRecord {
+                        replica: replica.index() as u16,
+                        is_verified: verified && !is_ending,
+                        file: files.add(&file)?,
+                    })
+                });
             snapshot.files.push(FileRecord {
                 ino: ino.0,
                 replica_files: held.collect(),
@@ -246,6 +243,9 @@ impl HandlesRestore<'_> {
         let file = self.reader.new_open_file(path, version.version, self.mode, credentials);
         let file = file.with_generation(self.inodes.generation(ino));
         let file = if is_named { file } else { file.unlinked() };
+        // The predecessor may have had to open it again, which brings a mount's cache up to date.
+        let must_reopen = replica_files.iter().any(|file| !file.is_verified);
+        let file = if must_reopen { file.reopening() } else { file };
         attr.iter().for_each(|attr| file.set_last_attr(attr));
         for ReplicaFileRecord { replica, is_verified, file: place } in replica_files {
             let Some(replica) = received.map_replica(replica) else { continue };

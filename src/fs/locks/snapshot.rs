@@ -1,6 +1,9 @@
 //! Locks as records, from which the next daemon restores them.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::{LockOwner, Locks, OwnedLocks, OwnerDescriptor};
 use crate::backend::Lock;
@@ -53,7 +56,7 @@ impl Locks {
                 (Ino(ino), LockOwner(owner)),
                 OwnerDescriptor {
                     file,
-                    order: Mutex::new(OwnedLocks::Within(0, Lock::TO_EOF)),
+                    order: Arc::new(AsyncMutex::new(OwnedLocks::Within(0, Lock::TO_EOF))),
                     _slot: place,
                 },
                 handles,
