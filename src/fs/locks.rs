@@ -30,7 +30,7 @@ use super::replica_calls::ReplicaCalls;
 use super::tables::Tables;
 use crate::backend::{
     Backend, BackendError, BackendFile, Credentials, Lane, Lock, LockKind, LockRequest, OpenAccess,
-    SyncMode, WriteOpenOptions,
+    RequestingThread, SyncMode, WriteOpenOptions,
 };
 use crate::buffer::Budget;
 use crate::read::OpenFile;
@@ -277,7 +277,8 @@ impl Locks {
         if lock.kind == LockKind::None && !is_known {
             return Ok(());
         }
-        let answer = self.try_lock(handle, owner, LockRequest::Set(lock)).await;
+        let will_repeat = matches!(waiting, LockWait::Thread(_));
+        let answer = self.try_lock(handle, owner, LockRequest::Set(lock), will_repeat).await;
         if !matches!(answer, Err(Errno::AGAIN)) {
             return answer.map(drop);
         }
@@ -304,14 +305,17 @@ impl Locks {
         owner: LockOwner,
         lock: Lock,
     ) -> FsResult<Lock> {
-        self.try_lock(handle, owner, LockRequest::Test(lock)).await
+        self.try_lock(handle, owner, LockRequest::Test(lock), false).await
     }
 
+    /// `EAGAIN` also while an earlier call of the owner hangs, if the caller `will_repeat` the
+    /// request.
     async fn try_lock(
         self: &Arc<Self>,
         handle: HandleId,
         owner: LockOwner,
         request: LockRequest,
+        will_repeat: bool,
     ) -> FsResult<Lock> {
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
         let replica = self.tables.policy.lock_replica.ok_or(Errno::NOSYS)?;
@@ -321,19 +325,19 @@ impl Locks {
             .ok_or(Errno::NOLCK)?;
         let deadlines =
             self.tables.policy.write.map_or(self.tables.policy.deadlines, |write| write.deadlines);
+        let open = file.inode.current();
+        let for_write = self.tables.policy.write.is_some();
+        let turn = match request {
+            LockRequest::Test(_) => None,
+            LockRequest::Set(_) => Some(self.turn_of(&descriptor, deadlines, will_repeat).await?),
+        };
+        let turn = Mutex::new(turn);
         let once = SingleCall {
             replica,
             lane: Lane::Metadata,
             deadline: RequestDeadline::new(Instant::now(), deadlines),
             run_as: RunAs::Only(file.credentials.clone()),
         };
-        let open = file.inode.current();
-        let for_write = self.tables.policy.write.is_some();
-        let turn = match request {
-            LockRequest::Test(_) => None,
-            LockRequest::Set(_) => Some(self.turn_of(&descriptor, deadlines).await?),
-        };
-        let turn = Mutex::new(turn);
         let outcome = Arc::new(LockOutcome::default());
         let lock = {
             let outcome = Arc::clone(&outcome);
@@ -365,21 +369,41 @@ impl Locks {
         Ok(answer?)
     }
 
-    /// Waits until the earlier calls of the owner have ended.
+    /// Waits until the earlier calls of the owner have ended, as long as any of them may take, or
+    /// until the caller is killed.
     async fn turn_of(
         &self,
         descriptor: &OwnerDescriptor,
         deadlines: Deadlines,
+        will_repeat: bool,
     ) -> FsResult<OwnedMutexGuard<OwnedLocks>> {
         let order = Arc::clone(&descriptor.order);
         if let Ok(turn) = Arc::clone(&order).try_lock_owned() {
             return Ok(turn);
         }
         task::hold_until_reply(self.calls.client.pending_changes.add_waiting());
-        let limit = deadlines.while_responsive;
-        let wait = async move { tokio::time::timeout(limit, order.lock_owned()).await };
-        let turn = self.calls.runtime.spawn(wait).await;
-        turn.map_err(|_| Errno::IO)?.map_err(|_| Errno::TIMEDOUT)
+        let limit = deadlines.while_responsive.max(deadlines.while_unresponsive);
+        let caller = RequestingThread::current();
+        let begun = Instant::now();
+        let wait = async move {
+            loop {
+                let turn = Arc::clone(&order).lock_owned();
+                if let Ok(turn) = tokio::time::timeout(MAX_RETRY_INTERVAL, turn).await {
+                    return Ok(turn);
+                }
+                if will_repeat {
+                    return Err(Errno::AGAIN);
+                }
+                if caller.is_killed() {
+                    return Err(Errno::INTR);
+                }
+                if begun.elapsed() >= limit {
+                    return Err(Errno::TIMEDOUT);
+                }
+            }
+        };
+        // If the runtime does not finish it, the volume is being shut down.
+        self.calls.runtime.spawn(wait).await.unwrap_or(Err(Errno::IO))
     }
 
     /// Repeats the request until the lock is taken, or a signal ends the wait. Runs on the runtime.
@@ -394,7 +418,7 @@ impl Locks {
             if has_pending_signal(thread) {
                 break Err(Errno::INTR);
             }
-            match self.try_lock(handle, owner, LockRequest::Set(lock)).await {
+            match self.try_lock(handle, owner, LockRequest::Set(lock), true).await {
                 Err(Errno::AGAIN) => {}
                 answer => break answer.map(drop),
             }

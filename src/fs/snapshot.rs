@@ -78,12 +78,12 @@ impl Fs {
         if self.tables.handles.has_passthrough_files() {
             return Err(SnapshotError::Passthrough);
         }
-        if self.tables.reader.has_stale_pages() {
-            // The next daemon does not know which files they are of.
-            self.tables.inodes.lock().mark_cache_unknown();
-        }
         let mut files = FilesToSend::for_handover();
         let mut snapshot = self.tables.snapshot(&mut files);
+        if self.tables.reader.has_stale_pages() {
+            // The next daemon does not know which files they are of.
+            snapshot.inodes.mark_cache_unknown();
+        }
         snapshot.lock_owners = self.locks.snapshot(&mut files)?;
         Ok((snapshot, files.into_files()))
     }

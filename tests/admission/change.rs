@@ -354,7 +354,10 @@ fn change_nothing_through_another_replica(way: Way) {
     assert_eq!(mode.answer(), IO, "{}", world.log());
     let create = || fs::write(world.path("mnt/other"), "other");
     let errno = create().map_err(|error| error.raw_os_error());
-    assert_eq!(errno, Err(Some(IO)), "{}", world.log());
+    // On a busy machine the nested mount may not have begun to read the change: then the kernel
+    // withdraws it, and the old process ends at once.
+    let has_ended = !Path::new(&format!("/proc/{before}")).exists();
+    assert!(errno == Err(Some(IO)) || errno.is_ok() && has_ended, "{errno:?}: {}", world.log());
     nested.signal(Signal::CONT);
     expect_ended(&world, before);
     world.eventually("changes are made again", || create().is_ok());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::machine::attempts;
 use crate::needs;
 use crate::room::Room;
 
@@ -126,57 +127,67 @@ fn expect_nothing_in(tmp: &Path) {
 /// `benches/` measures the share of the sum that fanfs delivers: it depends on the machine.
 #[test]
 fn bench_rates_of_throttled_replicas_are_consistent() {
-    let Some(lab) = Throttled::new(3, RATE, 128 * MIB) else { return };
-    let has_fio = Command::new("fio").arg("--version").output().is_ok();
-    let mut args = vec![
-        "bench",
-        "lab.toml",
-        "--seconds",
-        "1",
-        "--rounds",
-        "1",
-        "--json",
-        "--report",
-        "b.html",
-        "--fio",
-        "jobs",
-        "--deadline",
-        "1min",
-    ];
-    if has_fio {
-        args.push("--run-fio");
-    }
-    let output = lab.fanfs(&args);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let report = json(&output);
-    assert_eq!((&report["file"], report["failed"].as_bool()), (&"data".into(), Some(false)));
-    for load in ["sequential", "random", "parallel"] {
-        expect_figures_that_agree(&report, load, has_fio);
-    }
-    assert!(row(&report, "sequential", "fanfs", 2)["daemon_cpu_per_gib"].as_f64().unwrap() > 0.0);
-    let over_time = report["over_time"]["replicas"].as_array().unwrap();
-    assert_eq!(over_time.len(), 3);
-    for replica in over_time {
-        let rates = replica["mib_per_second"].as_array().unwrap();
-        assert!(rates.iter().any(|rate| rate.as_f64() > Some(0.0)), "{replica} delivers nothing");
-    }
-    let deliver_at = |interval: usize| {
-        let rate = |replica: &Value| replica["mib_per_second"][interval].as_f64();
-        over_time.iter().all(|replica| rate(replica) > Some(0.0))
-    };
-    let intervals = report["over_time"]["seconds"].as_array().unwrap().len();
-    assert!((0..intervals).any(deliver_at), "never all at once: {over_time:?}");
-    for key in ["date", "host", "kernel"] {
-        assert!(report[key].as_str().is_some_and(|text| !text.is_empty()), "{key}");
-    }
-    let page = fs::read_to_string(lab.room.path("b.html")).unwrap();
-    assert_eq!(page.matches("<svg").count(), 3);
-    assert!(page.contains("x the best replica, ") && page.contains("% of the sum</h1>"), "{page}");
-    let job = fs::read_to_string(lab.room.path("jobs/sequential-alone-2.fio")).unwrap();
-    assert!(job.contains(&format!("directory={}\n", lab.root(2).display())), "{job}");
-    // 3 replicas, sums of 2 and 3, fanfs over 3; then twice 3, 1 and 1; and the script.
-    assert_eq!(fs::read_dir(lab.room.path("jobs")).unwrap().count(), 6 + 5 + 5 + 1);
-    expect_nothing_in(&lab.tmp());
+    attempts(|| {
+        let Some(lab) = Throttled::new(3, RATE, 128 * MIB) else { return };
+        let has_fio = Command::new("fio").arg("--version").output().is_ok();
+        let mut args = vec![
+            "bench",
+            "lab.toml",
+            "--seconds",
+            "1",
+            "--rounds",
+            "1",
+            "--json",
+            "--report",
+            "b.html",
+            "--fio",
+            "jobs",
+            "--deadline",
+            "1min",
+        ];
+        if has_fio {
+            args.push("--run-fio");
+        }
+        let output = lab.fanfs(&args);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let report = json(&output);
+        assert_eq!((&report["file"], report["failed"].as_bool()), (&"data".into(), Some(false)));
+        for load in ["sequential", "random", "parallel"] {
+            expect_figures_that_agree(&report, load, has_fio);
+        }
+        assert!(
+            row(&report, "sequential", "fanfs", 2)["daemon_cpu_per_gib"].as_f64().unwrap() > 0.0
+        );
+        let over_time = report["over_time"]["replicas"].as_array().unwrap();
+        assert_eq!(over_time.len(), 3);
+        for replica in over_time {
+            let rates = replica["mib_per_second"].as_array().unwrap();
+            assert!(
+                rates.iter().any(|rate| rate.as_f64() > Some(0.0)),
+                "{replica} delivers nothing"
+            );
+        }
+        let deliver_at = |interval: usize| {
+            let rate = |replica: &Value| replica["mib_per_second"][interval].as_f64();
+            over_time.iter().all(|replica| rate(replica) > Some(0.0))
+        };
+        let intervals = report["over_time"]["seconds"].as_array().unwrap().len();
+        assert!((0..intervals).any(deliver_at), "never all at once: {over_time:?}");
+        for key in ["date", "host", "kernel"] {
+            assert!(report[key].as_str().is_some_and(|text| !text.is_empty()), "{key}");
+        }
+        let page = fs::read_to_string(lab.room.path("b.html")).unwrap();
+        assert_eq!(page.matches("<svg").count(), 3);
+        assert!(
+            page.contains("x the best replica, ") && page.contains("% of the sum</h1>"),
+            "{page}"
+        );
+        let job = fs::read_to_string(lab.room.path("jobs/sequential-alone-2.fio")).unwrap();
+        assert!(job.contains(&format!("directory={}\n", lab.root(2).display())), "{job}");
+        // 3 replicas, sums of 2 and 3, fanfs over 3; then twice 3, 1 and 1; and the script.
+        assert_eq!(fs::read_dir(lab.room.path("jobs")).unwrap().count(), 6 + 5 + 5 + 1);
+        expect_nothing_in(&lab.tmp());
+    });
 }
 
 /// The figures of one round: each replica has its throttle's rate, and shares are computed from the

@@ -234,6 +234,26 @@ fn lost_writes_are_reported_by_write_or_fsync() {
     rig.expect_quiet();
 }
 
+/// After a write, replicas open the file again. That may be refused, as after a chmod(2).
+#[test]
+fn an_open_file_stays_readable_when_it_cannot_be_opened_again() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "old").unwrap();
+    let read = "cache = \"direct\"";
+    let rig = mount(room, &Setup { write: true, rest: SECOND, read, ..Setup::default() });
+    let reader = File::open(rig.at("f")).unwrap();
+    let mut bytes = [0; 3];
+    reader.read_exact_at(&mut bytes, 0).unwrap();
+    File::options().write(true).open(rig.at("f")).unwrap().write_all_at(b"new", 0).unwrap();
+    rig.eventually("the writer is closed", |status| {
+        status.gauges.handles == 1 && status.gauges.calls == 0
+    });
+    let refused = FaultRule::always(FaultOp::Open, Fault::Errno(Errno::ACCESS));
+    rig.scripts.iter().for_each(|script| script.replace(refused));
+    reader.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"new");
+}
+
 /// Repeats a change of a healthy replica that a busy machine makes late.
 fn insist<T>(change: impl Fn() -> io::Result<T>) -> T {
     let until = Instant::now() + PATIENCE;

@@ -244,7 +244,8 @@ impl HandlesRestore<'_> {
         let file = file.with_generation(self.inodes.generation(ino));
         let file = if is_named { file } else { file.unlinked() };
         // The predecessor may have had to open it again, which brings a mount's cache up to date.
-        let must_reopen = replica_files.iter().any(|file| !file.is_verified);
+        let must_reopen =
+            self.mode == VolumeMode::Shared && replica_files.iter().any(|file| !file.is_verified);
         let file = if must_reopen { file.reopening() } else { file };
         attr.iter().for_each(|attr| file.set_last_attr(attr));
         for ReplicaFileRecord { replica, is_verified, file: place } in replica_files {

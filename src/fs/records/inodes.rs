@@ -14,6 +14,15 @@ pub(in crate::fs) struct InodesRecord {
     pub(in crate::fs) substitutes: Vec<(u64, u64)>,
 }
 
+impl InodesRecord {
+    /// It is unknown which versions of files the kernel has cached.
+    pub(in crate::fs) fn mark_cache_unknown(&mut self) {
+        for node in self.nodes.iter_mut().filter(|node| node.kind == FileKind::Regular) {
+            node.kernel_cache = KernelCacheRecord::Mixed;
+        }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::fs) struct InodeRecord {
     pub(in crate::fs) ino: u64,

@@ -117,8 +117,12 @@ impl VersionedFile {
                 opened = self.open_by_name(backend);
             }
         }
-        if let Some((file, at)) = older.filter(|_| self.is_name_stale(&opened))
-            && (self.must_reopen && still_is(&file) || self.can_serve_stale_descriptor(&file, at))
+        let is_stale_name = self.is_name_stale(&opened);
+        // Its permissions may have changed since the caller opened it.
+        let is_refused = matches!(opened, Err(BackendError::Os(Errno::ACCESS | Errno::PERM)));
+        if let Some((file, at)) = older
+            && ((is_stale_name || is_refused) && self.must_reopen && still_is(&file)
+                || is_stale_name && self.can_serve_stale_descriptor(&file, at))
         {
             return Ok(file);
         }
