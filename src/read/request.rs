@@ -167,9 +167,9 @@ struct RequestState<P> {
 impl<P: RequestPart> ReadRequest<P> {
     /// A request whose parts are to be collected.
     pub(super) fn new(asked: ReadParams, deadlines: Deadlines, sink: Sink) -> Self {
-        // One missing part more than there are, so that none of them answers the request before all
-        // are known. The end of the collection takes it away.
-        Self::with_parts(asked, deadlines, sink, Vec::new(), 1)
+        // One part counts as missing, so that no part answers the request before all are known. The
+        // end of the collection takes it away.
+        Self::with_parts(asked, deadlines, sink, Vec::new())
     }
 
     /// A request that waits for one part.
@@ -179,16 +179,11 @@ impl<P: RequestPart> ReadRequest<P> {
         sink: Sink,
         part: Arc<P>,
     ) -> Self {
-        Self::with_parts(asked, deadlines, sink, vec![part], 1)
+        Self::with_parts(asked, deadlines, sink, vec![part])
     }
 
-    fn with_parts(
-        asked: ReadParams,
-        deadlines: Deadlines,
-        sink: Sink,
-        parts: Vec<Arc<P>>,
-        missing_count: usize,
-    ) -> Self {
+    /// With one missing part.
+    fn with_parts(asked: ReadParams, deadlines: Deadlines, sink: Sink, parts: Vec<Arc<P>>) -> Self {
         let ReadParams { range, since, fails_fast_on_stale, origin } = asked;
         let deadline = RequestDeadline::new(since, deadlines);
         Self {
@@ -196,7 +191,7 @@ impl<P: RequestPart> ReadRequest<P> {
             origin,
             since,
             fails_fast_on_stale,
-            missing_count: AtomicUsize::new(missing_count),
+            missing_count: AtomicUsize::new(1),
             collection: RankedMutex::new(LockRank::PartCollection, ()),
             state: Mutex::new(RequestState { parts, deadline, sink: Some(sink) }),
         }

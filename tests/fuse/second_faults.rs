@@ -35,6 +35,12 @@ fn expect_block(file: &File, content: &[u8], number: usize) {
     assert!(block == content[number * MIB..][..MIB], "wrong bytes in block {number}");
 }
 
+/// The replica's next read fails.
+fn fail_once(rig: &Rig, replica: usize) {
+    let fails = FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO));
+    rig.scripts[replica].replace(FaultRule { count: 1, ..fails });
+}
+
 fn hang(rig: &Rig, replica: usize) {
     rig.scripts[replica].replace(FaultRule::always(FaultOp::Read, Fault::Hang));
 }
@@ -45,8 +51,7 @@ fn hang(rig: &Rig, replica: usize) {
 fn a_hung_read_moves_to_a_replica_that_failed_before() {
     let (rig, content) = two_replicas("");
     let file = File::open(rig.at("f")).unwrap();
-    let once = FaultRule { count: 1, ..FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO)) };
-    rig.scripts[1].replace(once);
+    fail_once(&rig, 1);
     let until = Instant::now() + PATIENCE;
     while !rig.scripts[1].is_exhausted() {
         assert!(Instant::now() < until, "it was never asked");
@@ -71,10 +76,7 @@ fn a_hung_read_is_tried_again_on_the_replica_that_failed_it() {
     while failed(&rig) == before {
         assert!(Instant::now() < until, "it was never asked");
         // Until replica 1 is asked first: its error comes once the other one hangs.
-        rig.scripts[1].replace(FaultRule {
-            count: 1,
-            ..FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO))
-        });
+        fail_once(&rig, 1);
         hang(&rig, 0);
         expect_block(&file, &content, 3);
     }
@@ -93,10 +95,7 @@ fn a_read_that_fails_beside_a_hung_replica_is_tried_again() {
     });
     let file = File::open(rig.at("f")).unwrap();
     for number in 6..12 {
-        rig.scripts[1].replace(FaultRule {
-            count: 1,
-            ..FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO))
-        });
+        fail_once(&rig, 1);
         expect_block(&file, &content, number);
     }
     assert_eq!(rig.status().counters.read_errors, 0);
