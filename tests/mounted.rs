@@ -6,6 +6,7 @@ mod check;
 mod fuse;
 #[allow(dead_code, reason = "the watch itself is for tests/nemesis.rs")]
 mod machine;
+mod mapped;
 mod model;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;

@@ -16,8 +16,11 @@ mod content;
 mod judge;
 #[allow(dead_code, reason = "what tests/mounted.rs and tests/program.rs alone ask of it")]
 mod machine;
+mod mapped;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
+#[allow(dead_code, reason = "tests/mounted.rs needs more")]
+mod processes;
 #[path = "nemesis/readers.rs"]
 mod readers;
 #[path = "nemesis/schedule.rs"]
@@ -28,6 +31,8 @@ mod second;
 #[allow(dead_code)]
 #[path = "posix/stamp.rs"]
 mod stamp;
+#[path = "nemesis/watch.rs"]
+mod watch;
 #[path = "nemesis/world.rs"]
 mod world;
 #[path = "nemesis/writers.rs"]
@@ -37,20 +42,22 @@ use std::io::Write;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use fanfs::replicas::health::MAX_EJECTION;
 use nix::sys::signal::{SigSet, Signal};
+use parking_lot::Mutex;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;
 use serde::Serialize;
 
 use census::Census;
 use judge::{Judge, Report};
+use mapped::Mapper;
 use readers::{CREW, Reader};
 use schedule::{Random, Schedule};
+use watch::{SetOnDrop, TimeLimit, watch_calls};
 use world::{Setup, World};
 use writers::{StampReader, Stamped, Writer};
 
@@ -142,7 +149,9 @@ fn main() -> ExitCode {
         return conclude(rounds.len(), &second(&arguments, &rounds));
     }
     let mut violations = Vec::new();
+    let mapper = needs::program("python3").then(|| Mutex::new(Mapper::start().expect("python3")));
     if !arguments.dry {
+        let _limit = TimeLimit::for_round(first, Duration::ZERO);
         // State that the first mount of a process sets up for later ones is no leak.
         let world = World::new(&Setup::of(0)).expect("a volume for the nemesis");
         world.end().expect("it can be unmounted");
@@ -155,7 +164,8 @@ fn main() -> ExitCode {
         if arguments.dry {
             continue;
         }
-        let round = play(*seed, *length, &setup, schedule);
+        let _limit = TimeLimit::for_round(*seed, *length);
+        let round = play(*seed, *length, &setup, schedule, mapper.as_ref());
         tell(&round);
         resident.push(round.resident_unmounted);
         violations.extend(round.report.violations.clone());
@@ -240,6 +250,7 @@ fn second(arguments: &Arguments, rounds: &[(u64, Duration)]) -> Vec<String> {
         if arguments.dry {
             continue;
         }
+        let _limit = TimeLimit::for_round(*seed, *length);
         let started = Instant::now();
         let report = second::play(*seed, *length);
         tell_of(*seed, started.elapsed().as_secs_f64(), &report);
@@ -289,7 +300,13 @@ fn end_on_signals() {
 }
 
 /// One seed, from before its mount until after it.
-fn play(seed: u64, length: Duration, setup: &Setup, schedule: Schedule) -> Round {
+fn play(
+    seed: u64,
+    length: Duration,
+    setup: &Setup,
+    schedule: Schedule,
+    mapper: Option<&Mutex<Mapper>>,
+) -> Round {
     let before = Census::take();
     let world = World::new(setup).expect("a volume for the nemesis");
     let mount_point = world.mount_point();
@@ -309,25 +326,33 @@ fn play(seed: u64, length: Duration, setup: &Setup, schedule: Schedule) -> Round
         writer.begin().expect("the stamped files are made before anything breaks");
     }
     let mut warm = 0;
-    std::thread::scope(|scope| {
-        let judge = &judge;
-        scope.spawn(|| judge.machine.watch(|| judge.is_over()));
-        let (many, first) = setup.crew;
-        for manner in CREW.into_iter().cycle().skip(first).take(many) {
-            let (root, random, seat) = (mount_point.clone(), random.fork(), judge.seat());
-            scope.spawn(move || Reader { judge, root, random, seat }.go_on(manner));
-        }
-        if let Some(mut writer) = writer {
-            for _ in 0..2 {
+    // Otherwise processes that wait for this daemon, this one included, could not end.
+    let give_up = || {
+        println!("{:#?}", world.status());
+        world.abort();
+    };
+    let work = || {
+        std::thread::scope(|scope| {
+            let judge = &judge;
+            let _over = SetOnDrop(&judge.over);
+            scope.spawn(|| judge.machine.watch(|| judge.is_over()));
+            let (many, first) = setup.crew;
+            for manner in CREW.into_iter().cycle().skip(first).take(many) {
                 let (root, random, seat) = (mount_point.clone(), random.fork(), judge.seat());
-                let files = &stamped;
-                scope.spawn(move || StampReader { judge, root, random, seat, files }.go_on());
+                scope.spawn(move || Reader { judge, root, random, seat, mapper }.go_on(manner));
             }
-            scope.spawn(move || writer.go_on());
-        }
-        warm = conduct(judge, &world, length);
-        judge.over.store(true, SeqCst);
-    });
+            if let Some(mut writer) = writer {
+                for _ in 0..2 {
+                    let (root, random, seat) = (mount_point.clone(), random.fork(), judge.seat());
+                    let files = &stamped;
+                    scope.spawn(move || StampReader { judge, root, random, seat, files }.go_on());
+                }
+                scope.spawn(move || writer.go_on());
+            }
+            warm = conduct(judge, &world, length);
+        })
+    };
+    watch_calls(&judge, give_up, work);
     let resident = census::resident();
     let end = judge.now();
     if warm > 0 && resident > warm + RESIDENT {
@@ -426,12 +451,6 @@ fn look(judge: &Judge, world: &World) {
     let used = gauges.buffer_used.max(gauges.buffer_memory);
     if used > gauges.buffer_budget + BEYOND {
         judge.note(format!("{used} bytes of a budget of {}", gauges.buffer_budget), judge.now());
-    }
-    if !judge.look() {
-        // Otherwise processes that wait for this daemon, this one included, could not end.
-        world.abort();
-        println!("nemesis: given up\n{:#?}", world.status());
-        std::process::exit(1);
     }
 }
 

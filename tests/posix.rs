@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::needs;
 use crate::rig::{self, Rig, Setup};
 
 const KERNEL: &str = "cache = \"kernel\"";
@@ -159,6 +160,9 @@ fn readers_see_data_written_before_their_open() {
 
 #[test]
 fn an_open_handle_sees_a_write_at_once() {
+    if !needs::program("python3") {
+        return;
+    }
     for cache in [KERNEL, DIRECT] {
         assert!(own_writes::run(&volume(3, cache).at("")), "memory was not mapped");
     }
@@ -167,6 +171,9 @@ fn an_open_handle_sees_a_write_at_once() {
 /// This may happen to any write on a busy machine.
 #[test]
 fn a_returned_write_is_visible_after_a_racing_read() {
+    if !needs::program("python3") {
+        return;
+    }
     let setup = Setup { replicas: 1, read: KERNEL, write: true, ..Setup::default() };
     let rig = rig::mount(rig::tree(), &setup);
     overtaken::run(&rig);

@@ -349,6 +349,20 @@ fn mount_tests_start_programs_and_unmount_in_one_way() {
     }
 }
 
+/// Tests map files only by tests/mapped.rs: a process that maps a file of its own mount may wait
+/// for itself.
+#[test]
+fn tests_map_files_in_another_process() {
+    let tests = sources::texts_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
+    assert!(tests.len() > 100, "the tests have moved");
+    for (path, text) in tests {
+        let is_exempt = matches!(path.as_str(), "mapped.rs" | "tidy.rs");
+        let code = code(&text);
+        let maps = ["rustix::mm", "libc::mmap"].iter().any(|call| code.contains(call));
+        assert!(is_exempt || !maps, "tests/{path} maps a file; use crate::mapped::Mapper");
+    }
+}
+
 #[test]
 fn words_that_plain_english_avoids_do_not_occur() {
     let violations = words::violations(Path::new(env!("CARGO_MANIFEST_DIR")));

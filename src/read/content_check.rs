@@ -184,7 +184,7 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
     }
     let check_state = &file.content_check;
     let hash = segment_hash(check_state.key, fetch.range.start);
-    let serving = file.candidates().and(reader.replicas.availability().usable);
+    let serving = file.candidates().and(reader.replicas.availability().answering());
     let deciding = deciding_replica(serving, replica);
     if deciding == replica {
         return check_state.checked.set_member(replica, true);

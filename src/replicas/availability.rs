@@ -18,6 +18,16 @@ pub struct Availability {
     pub suspects: ReplicaSet,
     /// The suspects that failed with errors and answer in time.
     pub error_suspects: ReplicaSet,
+    /// Those that may not be asked for data only because they deliver it slowly.
+    pub merely_slow: ReplicaSet,
+}
+
+impl Availability {
+    /// The replicas that answer calls. In `copies` mode the first of them decides: a copy does not
+    /// become the right one because others are slow.
+    pub fn answering(&self) -> ReplicaSet {
+        self.usable.or(self.merely_slow)
+    }
 }
 
 impl Replicas {
@@ -28,6 +38,7 @@ impl Replicas {
             usable: health.usable(Instant::now()),
             suspects: health.suspects(),
             error_suspects: health.error_suspects(),
+            merely_slow: health.merely_slow(),
         };
         let all_are_in = health.all_available();
         drop(health);

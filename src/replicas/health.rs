@@ -128,7 +128,7 @@ pub struct Health {
     reason: HealthReason,
     since: Instant,
     strikes: u32,
-    /// When an attempt or a call last failed or was late.
+    /// When an attempt, a call or a mount check last failed or was late.
     last_trouble: Instant,
     /// The earliest time of the next mount check; for an ejected or absent replica.
     next_check: Instant,
@@ -236,6 +236,13 @@ impl Health {
         self.state == HealthState::Probing && self.ejection_reason == HealthReason::Slow
     }
 
+    /// Whether it was ejected only because it delivers slowly. It answers calls: none has been late
+    /// since, and no mount check has failed.
+    pub fn is_merely_slow(&self) -> bool {
+        let is_slow = self.ejection_reason == HealthReason::Slow;
+        self.state == HealthState::Ejected && is_slow && self.last_trouble <= self.since
+    }
+
     /// Whether its ejection time is over and a mount check is due. Returns true once for each
     /// check; [`Health::mount_checked`] takes the result.
     pub fn take_due_mount_check(&mut self, now: Instant) -> bool {
@@ -261,7 +268,12 @@ impl Health {
                 self.transition(HealthState::Probing, HealthReason::Proved, now)
             }
             MountCheck::MountGone if self.state != HealthState::Absent => self.mount_gone(now),
-            MountCheck::Failed | MountCheck::MountGone | MountCheck::Inconclusive => {
+            MountCheck::Failed => {
+                self.last_trouble = now;
+                self.back_off(now);
+                None
+            }
+            MountCheck::MountGone | MountCheck::Inconclusive => {
                 self.back_off(now);
                 None
             }
@@ -553,6 +565,32 @@ mod tests {
         slow.eject(HealthReason::Slow, false, now);
         slow.record_delivery(now);
         assert!(!slow.take_due_mount_check(now));
+    }
+
+    #[test]
+    fn a_slow_replica_answers_calls_until_one_is_late() {
+        let now = Instant::now();
+        let later = now + Duration::from_millis(1);
+        let slow = || {
+            let mut slow = Health::new(now);
+            slow.eject(HealthReason::Slow, false, now);
+            slow
+        };
+        assert!(slow().is_merely_slow() && !slow().is_usable());
+        assert!(!ejected(now).is_merely_slow());
+        let troubles: [fn(&mut Health, Instant); 3] = [
+            |slow, at| _ = slow.record_late(at),
+            |slow, at| _ = slow.record_failure(false, at),
+            |slow, at| _ = slow.mount_checked(MountCheck::Failed, at),
+        ];
+        for trouble in troubles {
+            let mut slow = slow();
+            trouble(&mut slow, later);
+            assert_eq!((slow.state(), slow.is_merely_slow()), (HealthState::Ejected, false));
+        }
+        let mut back = slow();
+        back.mount_checked(MountCheck::SameMount, later);
+        assert!(back.is_usable() && !back.is_merely_slow());
     }
 
     #[test]

@@ -159,6 +159,11 @@ impl HealthBoard {
         self.replicas_where(|health| health.state() == HealthState::Suspect)
     }
 
+    /// Replicas that were ejected only because they deliver slowly.
+    pub fn merely_slow(&self) -> ReplicaSet {
+        self.replicas_where(Health::is_merely_slow)
+    }
+
     /// Suspects that failed with errors. Asking one costs little time, and only its answers can
     /// show that most of its calls succeed.
     pub fn error_suspects(&self) -> ReplicaSet {

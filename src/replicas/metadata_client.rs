@@ -1,7 +1,7 @@
 //! Metadata calls: one replica at a time, and the next one if it fails or is late.
 //!
-//! In `copies` mode, calls ask the replicas in configuration order, so that the first healthy one
-//! decides how the tree looks. In `shared` mode, calls are spread over the replicas, and subtrees
+//! In `copies` mode, calls ask the replicas in configuration order, so that the first healthy or
+//! merely slow one decides how the tree looks. In `shared` mode, calls are spread over the replicas, and subtrees
 //! may be pinned ([`crate::replicas::metadata_order`]).
 //!
 //! A call does not wait for a late replica: it also asks the next one, and the first answer counts.
@@ -489,7 +489,10 @@ impl<T: Send + 'static> MetadataCall<T> {
             let has_failed_over = state.error.is_some() || silent.len() > 1;
             (silent, has_failed_over)
         };
-        self.op.lock().take();
+        let op = self.op.lock().take();
+        // Without the lock: this may close a file, which waits for a pool, and a thread of that pool
+        // may ask whether this call is over.
+        drop(op);
         if by.is_some() {
             for CallAttempt { replica, sent_at: asked, .. } in silent {
                 if Some(replica) == by {

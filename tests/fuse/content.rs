@@ -6,11 +6,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 
-use rustix::mm::MapFlags;
-
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 
 use crate::machine::attempts;
+use crate::mapped::{Mapper, Mapping};
+use crate::needs;
 use crate::processes::Command;
 use crate::rig::{Random, Rig, Setup, bytes, mount, root, tree};
 
@@ -104,30 +104,15 @@ fn o_direct_reads_are_correct() {
 
 #[test]
 fn mmap_reads_are_correct() {
+    if !needs::program("python3") {
+        return;
+    }
     for setup in both_caches(3, false) {
-        let (rig, _) = one_file(6 * MIB + 9, &setup);
-        let file = File::open(rig.at("data")).unwrap();
-        let len = file.metadata().unwrap().len() as usize;
-        for kind in [MapFlags::PRIVATE, MapFlags::SHARED] {
-            // SAFETY: a fresh mapping of an open file that no process writes while it is read;
-            // unmapped below.
-            let mapped = unsafe {
-                rustix::mm::mmap(
-                    std::ptr::null_mut(),
-                    len,
-                    rustix::mm::ProtFlags::READ,
-                    kind,
-                    &file,
-                    0,
-                )
-            }
-            .unwrap();
-            // SAFETY: `len` bytes have just been mapped there.
-            let same = unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), len) }
-                == fs::read(rig.source(0, "data")).unwrap();
-            // SAFETY: mapped above, and the slice is gone.
-            unsafe { rustix::mm::munmap(mapped, len) }.unwrap();
-            assert!(same, "{kind:?}, {}", setup.read);
+        let (rig, content) = one_file(6 * MIB + 9, &setup);
+        for kind in [Mapping::Private, Mapping::Shared] {
+            let mut mapper = Mapper::of(&rig.at("data"), kind).unwrap();
+            let mapped = mapper.read(0, content.len() as u64).unwrap();
+            assert!(mapped == content, "{kind:?}, {}", setup.read);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -112,6 +113,53 @@ fn a_very_slow_replica_is_ejected_and_returns() {
         read(&rig, "f", &content);
     }
     assert_eq!(rig.status().counters.read_errors, 0);
+}
+
+/// Another copy does not become the right one because the first copy's disk is slow.
+#[test]
+fn a_slow_first_copy_still_decides() {
+    attempts(|| {
+        let room = tree();
+        let content = bytes(96 * MIB, 32);
+        fs::write(root(&room).join("f"), &content).unwrap();
+        fs::write(root(&room).join("g"), "first").unwrap();
+        let setup = Setup {
+            copies: true,
+            rates: [60; 3],
+            read: "cache = \"direct\"",
+            rest: "[fuse]\nattribute_ttl = \"0s\"\n",
+            ..Setup::default()
+        };
+        let rig = mount(room, &setup);
+        for other in [1, 2] {
+            fs::write(rig.source(other, "g"), "of another size").unwrap();
+        }
+        always(&rig, 0, FaultOp::Read, Fault::Delay(Duration::from_millis(1500)));
+        let ejection = || {
+            let first = &rig.status().replicas[0];
+            let is_slow = first.health_reason == HealthReason::Slow;
+            (first.health == HealthState::Ejected && is_slow).then_some(first.ejections)
+        };
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    read(&rig, "f", &content);
+                }
+            });
+            let until = Instant::now() + 2 * PATIENCE;
+            while Instant::now() < until && ejection().is_none() {
+                thread::sleep(Duration::from_millis(5));
+            }
+            let ejected = ejection();
+            let size = fs::metadata(rig.at("g")).unwrap().len();
+            let still_ejected = ejection();
+            let content = fs::read(rig.at("g")).unwrap();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(ejected.is_some() && ejected == still_ejected, "{ejected:?}");
+            assert_eq!((size, content), (5, b"first".to_vec()));
+        });
+    });
 }
 
 #[test]

@@ -3,19 +3,22 @@
 //! Each reader is slow on purpose: a call must be in flight when a replica breaks; the number of
 //! calls does not matter.
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, MemfdFlags, OFlags, fadvise, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use parking_lot::Mutex;
+use rustix::fs::{Advice, OFlags, fadvise};
 
 use crate::content::{DIRECTORIES, Fixed, LARGE, SMALL};
 use crate::judge::{Call, Judge, Seat};
+use crate::mapped::{Mapper, Mapping};
 use crate::schedule::Random;
 use crate::stamp::Pages;
+
+const EIO: i32 = 5;
+const EFAULT: i32 = 14;
 
 /// A way of reading.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +54,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) root: PathBuf,
     pub(crate) random: Random,
     pub(crate) seat: Seat,
+    /// For the one reader that reads mapped memory.
+    pub(crate) mapper: Option<&'a Mutex<Mapper>>,
 }
 
 impl Reader<'_> {
@@ -145,41 +150,35 @@ impl Reader<'_> {
     }
 
     fn mapped(&mut self) -> Option<()> {
-        const WINDOW: usize = 1 << 20;
-        const PART: usize = 4096;
+        const WINDOW: u64 = 1 << 20;
+        const PART: u64 = 4096;
+        let mut mapper = self.mapper?.lock();
         let file = self.large();
-        let opened = self.open(&file, OFlags::empty())?;
-        let from = self.random.below(file.size - WINDOW as u64) / 4096 * 4096;
-        let flags = (ProtFlags::READ, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at a place that the kernel chooses.
-        let map =
-            unsafe { mmap(std::ptr::null_mut(), WINDOW, flags.0, flags.1, &opened, from).ok()? };
-        // A write from the mapping fails where an access to it would be SIGBUS.
-        let name = CString::new("fanfs-nemesis").ok()?;
-        let copy = File::from(memfd_create(name, MemfdFlags::CLOEXEC).ok()?);
+        // Pages in the kernel's cache tell nothing about replicas.
+        drop(self.open(&file, OFlags::empty())?);
+        let from = self.random.below(file.size - WINDOW) / 4096 * 4096;
+        let path = self.root.join(file.path());
+        let parts = file.path().components().count() as u32;
+        let call = Call::other("an open to map", parts + 2);
+        let open = || mapper.open(&path, from, WINDOW, Mapping::Private);
+        self.judge.make(self.seat, call, open)?;
         for _ in 0..20 {
-            let at = self.random.below((WINDOW / PART) as u64) as usize * PART;
-            // SAFETY: within the mapping, which stays until below; the bytes are only passed to a
-            // system call, which handles pages that are unavailable.
-            let part = unsafe { std::slice::from_raw_parts(map.cast::<u8>().add(at), PART) };
+            let at = self.random.below(WINDOW / PART) * PART;
             let call = Call::read("a read of mapped memory");
-            let done = self.judge.make(self.seat, call, || match copy.write_at(part, 0) {
-                // EFAULT is the error for an unavailable page here.
-                Err(error) if error.raw_os_error() == Some(14) => {
-                    Err(io::Error::from_raw_os_error(5))
+            let read = || match mapper.read(at, PART) {
+                // The error for an unavailable page.
+                Err(error) if error.raw_os_error() == Some(EFAULT) => {
+                    Err(io::Error::from_raw_os_error(EIO))
                 }
                 result => result,
-            });
-            if let Some(len) = done {
-                let mut bytes = vec![0; len];
-                copy.read_exact_at(&mut bytes, 0).expect("it was written");
-                let right = file.check(from + at as u64, &bytes, PART);
-                self.judge.bytes(right.map(|()| len as u64));
+            };
+            if let Some(bytes) = self.judge.make(self.seat, call, read) {
+                let right = file.check(from + at, &bytes, PART as usize);
+                self.judge.bytes(right.map(|()| bytes.len() as u64));
             }
             self.rest(25);
         }
-        // SAFETY: the mapping from above; nothing refers to it any more.
-        unsafe { munmap(map, WINDOW).ok() }
+        self.judge.make(self.seat, Call::other("a close of a mapped file", 2), || mapper.close())
     }
 
     fn small(&mut self) -> Option<()> {

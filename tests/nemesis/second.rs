@@ -10,9 +10,8 @@ mod load;
 #[path = "second/plan.rs"]
 mod plan;
 #[path = "second/site.rs"]
-mod site;
+pub(crate) mod site;
 
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -21,6 +20,7 @@ use crate::judge::{Judge, Report};
 use crate::needs;
 use crate::readers::{Manner, Reader};
 use crate::schedule::Random;
+use crate::watch::{SetOnDrop, watch_calls};
 use crate::world::{ATTEMPT, DEADLINE};
 use load::{Load, RESTART, Written};
 use plan::{Deed, Plan, REPLICAS};
@@ -48,25 +48,34 @@ pub(crate) fn play(seed: u64, length: Duration) -> Report {
     let load = Load { judge: &judge, plan: &plan, site: &site };
     let written = Mutex::new(Written::default());
     let mut random = Random::new(seed);
-    std::thread::scope(|scope| {
-        let (judge, load, written) = (&judge, &load, &written);
-        scope.spawn(|| judge.machine.watch(|| judge.is_over()));
-        for manner in CREW {
-            let (root, random, seat) = (site.path("mnt"), random.fork(), judge.seat());
-            scope.spawn(move || Reader { judge, root, random, seat }.go_on(manner));
-        }
-        let mut next = || (judge.seat(), random.fork());
-        let (seat, chance) = next();
-        scope.spawn(move || load.write(seat, chance, written));
-        let (seat, chance) = next();
-        scope.spawn(move || load.touch_nested(seat, chance));
-        for _ in 0..2 {
+    let give_up = || {
+        println!("{:?}", site.command("status mnt"));
+        site.abort();
+    };
+    let work = || {
+        std::thread::scope(|scope| {
+            let (judge, load, written) = (&judge, &load, &written);
+            let _over = SetOnDrop(&judge.over);
+            scope.spawn(|| judge.machine.watch(|| judge.is_over()));
+            for manner in CREW {
+                let (root, random, seat) = (site.path("mnt"), random.fork(), judge.seat());
+                scope.spawn(move || {
+                    Reader { judge, root, random, seat, mapper: None }.go_on(manner)
+                });
+            }
+            let mut next = || (judge.seat(), random.fork());
             let (seat, chance) = next();
-            scope.spawn(move || load.be_ordinary(seat, chance));
-        }
-        conduct(load, written, length);
-        judge.over.store(true, SeqCst);
-    });
+            scope.spawn(move || load.write(seat, chance, written));
+            let (seat, chance) = next();
+            scope.spawn(move || load.touch_nested(seat, chance));
+            for _ in 0..2 {
+                let (seat, chance) = next();
+                scope.spawn(move || load.be_ordinary(seat, chance));
+            }
+            conduct(load, written, length);
+        })
+    };
+    watch_calls(&judge, give_up, work);
     load.check(&written);
     if let Err(text) = quiet(&site) {
         judge.note(text, judge.now());
@@ -77,8 +86,7 @@ pub(crate) fn play(seed: u64, length: Duration) -> Report {
     judge.report()
 }
 
-/// Carries the plan out, has the judge look for late calls, and waits until all replicas
-/// are in service again.
+/// Carries the plan out, and waits until all replicas are in service again.
 fn conduct(load: &Load, written: &Mutex<Written>, length: Duration) {
     let Load { judge, plan, site } = load;
     std::thread::scope(|scope| {
@@ -101,7 +109,6 @@ fn conduct(load: &Load, written: &Mutex<Written>, length: Duration) {
                     deed => orders.send(deed).expect("it is carried out below"),
                 }
             }
-            look(load);
         }
         if let Err(error) = site.heal() {
             judge.note(format!("healing: {error}"), judge.now());
@@ -109,7 +116,6 @@ fn conduct(load: &Load, written: &Mutex<Written>, length: Duration) {
     });
     let healed = judge.now();
     loop {
-        look(load);
         if site.status().is_some_and(|status| is_all_well(&status)) {
             return;
         }
@@ -148,14 +154,6 @@ fn order(load: &Load, deed: Deed) {
         Ok(_) if deed == Deed::Reload && !judge.schedule.is_well(0, from, judge.now()) => {}
         Ok((status, said)) => judge.note(format!("{deed:?}: {status}: {said}"), from),
         Err(error) => judge.note(format!("{deed:?}: {error}"), from),
-    }
-}
-
-fn look(load: &Load) {
-    if !load.judge.look() {
-        println!("nemesis: given up\n{:?}", load.site.command("status mnt"));
-        load.site.abort();
-        std::process::exit(1);
     }
 }
 

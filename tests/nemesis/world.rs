@@ -18,12 +18,14 @@ use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::status::Status;
 use fanfs::volume::ReplicaMap;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tempfile::TempDir;
 
 use crate::content;
 use crate::schedule::{Calls, Menu, Random, Trouble};
+use crate::second;
 
 /// The time within which a request ends.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
@@ -166,6 +168,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(setup: &Setup) -> io::Result<Self> {
         let room = tempfile::Builder::new().prefix("fanfs-nemesis-").tempdir()?;
+        set_room(room.path());
         let at = |name: String| room.path().join(name);
         fs::create_dir(at("mnt".to_owned()))?;
         let diverged = at("diverged".to_owned());
@@ -271,9 +274,30 @@ impl World {
     /// Unmounts.
     pub(crate) fn end(mut self) -> std::result::Result<(), String> {
         self.heal();
+        let ended = self.mount.take().expect("it is mounted").stop();
         MOUNTED.store(0, Ordering::SeqCst);
-        self.mount.take().expect("it is mounted").stop().map_err(|error| error.to_string())
+        ended.map_err(|error| error.to_string())
     }
+}
+
+/// The directory that has all mounts of this process.
+static ROOM: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+pub(crate) fn set_room(room: &Path) {
+    *ROOM.lock() = Some(room.to_owned());
+}
+
+/// The mounts below `dir`, each with the minor number of its device.
+pub(crate) fn mounts_below(dir: &Path) -> Vec<(PathBuf, u32)> {
+    let table = fs::read("/proc/self/mountinfo").unwrap();
+    let table = String::from_utf8_lossy(&table);
+    let mount = |line: &str| {
+        let mut fields = line.split(' ').skip(2);
+        let minor = fields.next()?.split(':').nth(1)?.parse().ok()?;
+        let at = PathBuf::from(fields.nth(1)?);
+        at.starts_with(dir).then_some((at, minor))
+    };
+    table.lines().filter_map(mount).collect()
 }
 
 fn abort(connection: u32) {
@@ -286,8 +310,16 @@ fn abort(connection: u32) {
 /// The connection of the mounted volume, or 0.
 static MOUNTED: AtomicU32 = AtomicU32::new(0);
 
-/// The same, for any mount.
+/// Ends the program, if it is a process of its own, and makes the kernel fail all calls that wait
+/// for a mount of this process.
 pub(crate) fn abort_all() {
+    let Some(room) = ROOM.lock().clone() else { return };
+    second::site::kill_program(&room);
+    for (_, minor) in mounts_below(&room) {
+        // A mount that is not FUSE has no such file.
+        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+    }
+    // It may be detached.
     match MOUNTED.load(Ordering::SeqCst) {
         0 => {}
         connection => abort(connection),

@@ -5,14 +5,13 @@
 //! in its cache and unlocked.
 
 use std::fs::{self, File};
-use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 
-use super::own_writes::Mapped;
 use super::stamp::BLOCK;
+use crate::mapped::{Mapper, Mapping};
 use crate::rig::{PATIENCE, Rig};
 
 /// The first block of the write.
@@ -23,19 +22,17 @@ const AT: u64 = 5;
 pub(crate) fn run(rig: &Rig) {
     fs::write(rig.source(0, "f"), vec![b'o'; 8 * BLOCK as usize]).unwrap();
     fs::write(rig.source(0, "hangs"), vec![b'n'; BLOCK as usize]).unwrap();
-    let writer = File::options().write(true).open(rig.at("f")).unwrap();
     let reader = File::open(rig.at("f")).unwrap();
-    let mapped = Mapped::new(&reader).unwrap();
-    let hanging = Mapped::new(&File::open(rig.at("hangs")).unwrap()).unwrap();
+    let mut mapped = Mapper::of(&rig.at("f"), Mapping::Shared).unwrap();
+    let mut hanging = Mapper::of(&rig.at("hangs"), Mapping::Shared).unwrap();
     let hang = FaultRule::always(FaultOp::Read, Fault::Hang).beneath("hangs");
     rig.scripts[0].add(hang);
     std::thread::scope(|scope| {
         let write = scope.spawn(|| {
             let first = [b'n'; BLOCK as usize];
-            let parts = [IoSlice::new(&first), IoSlice::new(hanging.first_block())];
-            rustix::io::pwritev(&writer, &parts, AT * BLOCK).unwrap()
+            hanging.write(&rig.at("f"), AT * BLOCK, &first, 0..BLOCK).unwrap()
         });
-        let first = || mapped.block(AT)[0];
+        let mut first = || mapped.read(AT * BLOCK, BLOCK).unwrap()[0];
         until("the kernel has copied the first block", || first() == b'n');
         let mut block = vec![0; BLOCK as usize];
         let later = File::open(rig.at("f")).unwrap();
@@ -50,7 +47,7 @@ pub(crate) fn run(rig: &Rig) {
     });
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < end, "it never came to this: {what}");

@@ -6,70 +6,27 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use super::stamp::{self, BLOCK, Found};
+use crate::mapped::{Mapper, Mapping};
 
-/// Initial number of blocks of the file; the mapping has that length.
+/// Initial number of blocks of the file, which are mapped.
 const BLOCKS: u64 = 80;
-
-/// The start of a file in memory.
-pub(super) struct Mapped {
-    at: *mut std::ffi::c_void,
-}
-
-impl Mapped {
-    pub(super) fn new(file: &File) -> rustix::io::Result<Self> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        let len = (BLOCKS * BLOCK) as usize;
-        // SAFETY: A new mapping at an address that the kernel chooses.
-        let at =
-            unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0) };
-        at.map(|at| Self { at })
-    }
-
-    /// One block, which the file must have: mapped memory behind its end may not be touched.
-    pub(super) fn block(&self, index: u64) -> Vec<u8> {
-        assert!(index < BLOCKS);
-        let mut block = vec![0; BLOCK as usize];
-        // SAFETY: Within the mapping, and copied without making a reference, as
-        // the file changes.
-        unsafe {
-            let from = self.at.cast::<u8>().add((index * BLOCK) as usize);
-            std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), block.len());
-        }
-        block
-    }
-
-    /// The first block of a file that does not change.
-    pub(super) fn first_block(&self) -> &[u8] {
-        // SAFETY: Within the mapping, which lives as long as the reference. The file has this
-        // block, and nothing changes it.
-        unsafe { std::slice::from_raw_parts(self.at.cast(), BLOCK as usize) }
-    }
-}
-
-// SAFETY: It is memory that is only read; no thread owns it.
-unsafe impl Sync for Mapped {}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: Mapped by `new` with this length, and nothing refers to it.
-        let _ = unsafe { rustix::mm::munmap(self.at, (BLOCKS * BLOCK) as usize) };
-    }
-}
 
 /// The observing handles.
 struct Lookers {
     file: File,
-    mapped: Option<Mapped>,
+    mapped: Option<Mapper>,
 }
 
 impl Lookers {
     fn open(path: &Path) -> Self {
         let file = File::open(path).unwrap();
-        let mapped = match Mapped::new(&file) {
+        let mapped = match Mapper::of(path, Mapping::Shared) {
             Ok(mapped) => Some(mapped),
             // Some kernels do not map files that are read past the page cache.
-            Err(rustix::io::Errno::NODEV) => None,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => None,
             Err(error) => panic!("mmap: {error}"),
         };
         Self { file, mapped }
@@ -83,8 +40,10 @@ impl Lookers {
         self.file.seek(SeekFrom::Start(index * BLOCK)).unwrap();
         self.file.read_exact(&mut block).unwrap();
         assert_eq!(stamp::check(&block, index, 0..=pass, true), Found::Intact(pass), "{when}");
-        if let Some(mapped) = self.mapped.as_ref().filter(|_| index < BLOCKS) {
-            let found = stamp::check(&mapped.block(index), index, 0..=pass, true);
+        // Mapped memory behind the end of the mapping may not be touched.
+        if let Some(mapped) = self.mapped.as_mut().filter(|_| index < BLOCKS) {
+            let block = mapped.read(index * BLOCK, BLOCK).unwrap();
+            let found = stamp::check(&block, index, 0..=pass, true);
             assert_eq!(found, Found::Intact(pass), "mapped, {when}");
         }
     }

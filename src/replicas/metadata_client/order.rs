@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use super::{CallTarget, MetadataClient};
 use crate::backend::Lane;
-use crate::replicas::Availability;
 use crate::replicas::metadata_order::{self, OrderParams, ReplicaOrder};
 use crate::volume::{ReplicaSet, VolumeMode};
 
@@ -27,21 +26,21 @@ impl MetadataClient {
     }
 
     fn usual_order(&self, target: CallTarget) -> ReplicaOrder {
-        let Availability { usable, suspects: suspect, error_suspects: refusing } =
-            self.replicas.availability();
+        let availability = self.replicas.availability();
         let times = target.pin.map_or(&self.latency, |pin| &self.pinned_latency[pin.rule]);
         let turn = times.calls.fetch_add(1, Ordering::Relaxed);
         if self.policy.mode == VolumeMode::Copies && target.pin.is_none() {
-            let ejected = self.replicas.all().minus(usable);
-            return usable.iter().chain(ejected.iter()).collect();
+            let answering = availability.answering();
+            let others = self.replicas.all().minus(answering);
+            return answering.iter().chain(others.iter()).collect();
         }
         let order = metadata_order::replica_order(&OrderParams {
             latency_us: &|replica| times.latency_us(replica),
             idle_time: &|replica| times.idle_time(replica),
             all: self.replicas.all(),
-            usable,
-            suspects: suspect,
-            error_suspects: refusing,
+            usable: availability.usable,
+            suspects: availability.suspects,
+            error_suspects: availability.error_suspects,
             pinned: target.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
             path_hash: target.path_hash,
             call_number: turn,

@@ -210,8 +210,13 @@ impl Load<'_> {
         set_thread_res_gid(gid, gid, gid).expect("root may");
         set_thread_res_uid(uid, uid, uid).expect("root may");
         let root = self.site.path("mnt");
-        let mut reader =
-            Reader { judge: self.judge, root: root.clone(), random: random.fork(), seat };
+        let mut reader = Reader {
+            judge: self.judge,
+            root: root.clone(),
+            random: random.fork(),
+            seat,
+            mapper: None,
+        };
         while !self.judge.is_over() {
             match random.below(3) {
                 0 => reader.once(Manner::Small),

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use super::plan::{Failure, REPLICAS};
 use crate::content;
 use crate::schedule::Random;
-use crate::world::{ATTEMPT, DEADLINE, WRITE_DEADLINE};
+use crate::world::{self, ATTEMPT, DEADLINE, WRITE_DEADLINE, mounts_below};
 
 /// Every command of the program ends within this time, even if replicas hang: reload and
 /// upgrade wait for requests in flight, and a daemon waits for its replicas.
@@ -137,6 +137,7 @@ impl Site {
         let room = tempfile::Builder::new().prefix("fanfs-second-").tempdir()?;
         let path = |name: &str| room.path().join(name);
         fs::set_permissions(room.path(), fs::Permissions::from_mode(0o755))?;
+        world::set_room(room.path());
         for name in ["mnt", "run", "inner", "nest", "r0", "r1", "r2"] {
             fs::create_dir(path(name))?;
         }
@@ -258,7 +259,7 @@ impl Site {
             server.signal(Signal::CONT);
         }
         self.nested.lock().signal(Signal::CONT);
-        abort_below(self.room.path());
+        world::abort_all();
     }
 }
 
@@ -266,12 +267,7 @@ impl Drop for Site {
     fn drop(&mut self) {
         let servers = self.replicas.get_mut().iter().chain([&*self.nested.get_mut()]);
         servers.for_each(|server| server.signal(Signal::KILL));
-        for (pid, _) in processes(&self.room.path().join("run")) {
-            if let Some(pid) = Pid::from_raw(pid) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
-        abort_below(self.room.path());
+        world::abort_all();
         for (at, _) in mounts_below(self.room.path()).into_iter().rev() {
             let _ = unmount(at, UnmountFlags::DETACH);
         }
@@ -316,23 +312,12 @@ pub(crate) fn processes(run: &Path) -> Vec<(i32, String)> {
     entries.filter_map(process).collect()
 }
 
-/// The mounts below `dir`, each with the minor number of its device.
-fn mounts_below(dir: &Path) -> Vec<(PathBuf, u32)> {
-    let table = fs::read("/proc/self/mountinfo").unwrap();
-    let table = String::from_utf8_lossy(&table);
-    let mount = |line: &str| {
-        let mut fields = line.split(' ').skip(2);
-        let minor = fields.next()?.split(':').nth(1)?.parse().ok()?;
-        let at = PathBuf::from(fields.nth(1)?);
-        at.starts_with(dir).then_some((at, minor))
-    };
-    table.lines().filter_map(mount).collect()
-}
-
-pub(crate) fn abort_below(dir: &Path) {
-    for (_, minor) in mounts_below(dir) {
-        // A mount that is not FUSE has no such file.
-        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+/// Ends the program of the site in this directory.
+pub(crate) fn kill_program(room: &Path) {
+    for (pid, _) in processes(&room.join("run")) {
+        if let Some(pid) = Pid::from_raw(pid) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 }
 
