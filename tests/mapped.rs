@@ -54,8 +54,9 @@ for line in sys.stdin:
     try:
         said = commands[name](*arguments)
         sys.stdout.buffer.write(b"ok %d\n" % len(said) + said)
-    except OSError as error:
-        sys.stdout.buffer.write(b"error %d\n" % error.errno)
+    except Exception as error:
+        sys.stderr.write("%s: %r\n" % (name, error))
+        sys.stdout.buffer.write(b"error %d\n" % (getattr(error, "errno", None) or 5))
     sys.stdout.flush()
 "#;
 

@@ -146,7 +146,7 @@ impl ReplicaCalls {
         let ask = || async {
             let inode = self.tables.inode_ref(ino)?;
             let mut target = self.target_of(&inode);
-            let usable = self.replicas.availability().usable;
+            let usable = self.replicas.availability().for_calls(self.tables.policy.mode);
             if let Some(first) = inode.replica_with_open(usable)
                 && !target.has_sole_replica()
             {

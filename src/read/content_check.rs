@@ -34,7 +34,9 @@ use crate::backend::{Backend, BackendError, Lane};
 use crate::buffer::Buffer;
 use crate::config::units::Share;
 use crate::telemetry::counters::increment;
-use crate::volume::{AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaSet, splitmix64};
+use crate::volume::{
+    AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaSet, VolumeMode, splitmix64,
+};
 
 /// The bytes of a segment that are compared. They are enough to hit a damaged page or a partly
 /// copied file, at a sixteenth of the cost of a default segment.
@@ -184,7 +186,8 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
     }
     let check_state = &file.content_check;
     let hash = segment_hash(check_state.key, fetch.range.start);
-    let serving = file.candidates().and(reader.replicas.availability().answering());
+    let serving =
+        file.candidates().and(reader.replicas.availability().for_calls(VolumeMode::Copies));
     let deciding = deciding_replica(serving, replica);
     if deciding == replica {
         return check_state.checked.set_member(replica, true);

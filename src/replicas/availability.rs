@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::Replicas;
 use super::health::CallOutcome;
 use super::health_board::Responsiveness;
-use crate::volume::{ReplicaId, ReplicaSet};
+use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 
 /// Which replicas may be asked.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +23,13 @@ pub struct Availability {
 }
 
 impl Availability {
-    /// The replicas that answer calls. In `copies` mode the first of them decides: a copy does not
-    /// become the right one because others are slow.
-    pub fn answering(&self) -> ReplicaSet {
-        self.usable.or(self.merely_slow)
+    /// The replicas that may be asked by metadata calls. In `copies` mode the first of them decides:
+    /// a copy does not become the right one because those before it read slowly.
+    pub fn for_calls(&self, mode: VolumeMode) -> ReplicaSet {
+        match mode {
+            VolumeMode::Copies => self.usable.or(self.merely_slow),
+            VolumeMode::Shared => self.usable,
+        }
     }
 }
 
@@ -34,11 +37,12 @@ impl Replicas {
     /// Which replicas may be asked now.
     pub fn availability(&self) -> Availability {
         let mut health = self.lock_health();
+        let now = Instant::now();
         let availability = Availability {
-            usable: health.usable(Instant::now()),
+            usable: health.usable(now),
             suspects: health.suspects(),
             error_suspects: health.error_suspects(),
-            merely_slow: health.merely_slow(),
+            merely_slow: health.merely_slow(now),
         };
         let all_are_in = health.all_available();
         drop(health);

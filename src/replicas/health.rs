@@ -128,7 +128,7 @@ pub struct Health {
     reason: HealthReason,
     since: Instant,
     strikes: u32,
-    /// When an attempt, a call or a mount check last failed or was late.
+    /// When an attempt or a call last failed or was late.
     last_trouble: Instant,
     /// The earliest time of the next mount check; for an ejected or absent replica.
     next_check: Instant,
@@ -142,6 +142,8 @@ pub struct Health {
     /// The reason for the last ejection.
     ejection_reason: HealthReason,
     ejections: u64,
+    /// Whether its last metadata call or mount check was answered in time.
+    answers_calls: bool,
 }
 
 /// A change of state, for the log.
@@ -184,6 +186,7 @@ impl Health {
             readmitted_at: None,
             ejection_reason: HealthReason::Started,
             ejections: 0,
+            answers_calls: true,
         }
     }
 
@@ -236,11 +239,15 @@ impl Health {
         self.state == HealthState::Probing && self.ejection_reason == HealthReason::Slow
     }
 
-    /// Whether it was ejected only because it delivers slowly. It answers calls: none has been late
-    /// since, and no mount check has failed.
+    /// Whether it was ejected only because it delivers slowly, and still answers calls.
     pub fn is_merely_slow(&self) -> bool {
         let is_slow = self.ejection_reason == HealthReason::Slow;
-        self.state == HealthState::Ejected && is_slow && self.last_trouble <= self.since
+        self.state == HealthState::Ejected && is_slow && self.answers_calls
+    }
+
+    /// Records whether it answers metadata calls and mount checks in time. Its reads do not count.
+    pub fn set_answers_calls(&mut self, does: bool) {
+        self.answers_calls = does;
     }
 
     /// Whether its ejection time is over and a mount check is due. Returns true once for each
@@ -268,12 +275,7 @@ impl Health {
                 self.transition(HealthState::Probing, HealthReason::Proved, now)
             }
             MountCheck::MountGone if self.state != HealthState::Absent => self.mount_gone(now),
-            MountCheck::Failed => {
-                self.last_trouble = now;
-                self.back_off(now);
-                None
-            }
-            MountCheck::MountGone | MountCheck::Inconclusive => {
+            MountCheck::Failed | MountCheck::MountGone | MountCheck::Inconclusive => {
                 self.back_off(now);
                 None
             }
@@ -565,32 +567,6 @@ mod tests {
         slow.eject(HealthReason::Slow, false, now);
         slow.record_delivery(now);
         assert!(!slow.take_due_mount_check(now));
-    }
-
-    #[test]
-    fn a_slow_replica_answers_calls_until_one_is_late() {
-        let now = Instant::now();
-        let later = now + Duration::from_millis(1);
-        let slow = || {
-            let mut slow = Health::new(now);
-            slow.eject(HealthReason::Slow, false, now);
-            slow
-        };
-        assert!(slow().is_merely_slow() && !slow().is_usable());
-        assert!(!ejected(now).is_merely_slow());
-        let troubles: [fn(&mut Health, Instant); 3] = [
-            |slow, at| _ = slow.record_late(at),
-            |slow, at| _ = slow.record_failure(false, at),
-            |slow, at| _ = slow.mount_checked(MountCheck::Failed, at),
-        ];
-        for trouble in troubles {
-            let mut slow = slow();
-            trouble(&mut slow, later);
-            assert_eq!((slow.state(), slow.is_merely_slow()), (HealthState::Ejected, false));
-        }
-        let mut back = slow();
-        back.mount_checked(MountCheck::SameMount, later);
-        assert!(back.is_usable() && !back.is_merely_slow());
     }
 
     #[test]

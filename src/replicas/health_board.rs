@@ -159,9 +159,20 @@ impl HealthBoard {
         self.replicas_where(|health| health.state() == HealthState::Suspect)
     }
 
-    /// Replicas that were ejected only because they deliver slowly.
-    pub fn merely_slow(&self) -> ReplicaSet {
-        self.replicas_where(Health::is_merely_slow)
+    /// Replicas that were ejected only because they deliver slowly. They answer calls, and do not
+    /// leave a mount check without an answer.
+    pub fn merely_slow(&self, now: Instant) -> ReplicaSet {
+        let is_silent = |id: &ReplicaId| {
+            let asked = self.root_asked_at[*id].filter(|_| self.is_root_asked(*id));
+            asked.is_some_and(|at| now.saturating_duration_since(at) >= ROOT_TIMEOUT)
+        };
+        let slow = self.replicas_where(Health::is_merely_slow);
+        slow.iter().filter(|id| !is_silent(id)).fold(ReplicaSet::EMPTY, ReplicaSet::with)
+    }
+
+    fn is_root_asked(&self, id: ReplicaId) -> bool {
+        let is_checked = self.root_checks[id].is_some_and(|check| check.is_sent);
+        is_checked || self.health[id].is_mount_check_pending()
     }
 
     /// Suspects that failed with errors. Asking one costs little time, and only its answers can
@@ -205,7 +216,7 @@ impl HealthBoard {
         if !self.requires_mount_checks {
             return self.record_failure(id, now);
         }
-        if !self.health[id].is_usable() {
+        if !self.health[id].is_usable() && !self.health[id].is_merely_slow() {
             return;
         }
         let trial = self.root_checks[id].get_or_insert(RootCheck::new(now));
@@ -308,6 +319,7 @@ impl HealthBoard {
         }
         if proof != MountCheck::Inconclusive {
             self.root_unresponsive_since[id] = None;
+            self.health[id].set_answers_calls(proof == MountCheck::SameMount);
         }
         // If the replica was ejected since, this result is that of its mount check.
         if let Some(trial) = self.root_checks[id].take()
@@ -330,6 +342,13 @@ impl HealthBoard {
 
     /// Records the outcome of a metadata call on a replica.
     pub fn record_call(&mut self, id: ReplicaId, outcome: CallOutcome, now: Instant) {
+        match outcome {
+            CallOutcome::Success => self.health[id].set_answers_calls(true),
+            CallOutcome::Late | CallOutcome::Unanswered => {
+                self.health[id].set_answers_calls(false);
+            }
+            CallOutcome::AmbiguousError => {}
+        }
         match outcome {
             CallOutcome::Success => self.record_delivery(id, now),
             CallOutcome::Late => self.record_late(id, now),
@@ -470,6 +489,45 @@ mod tests {
 
     fn id(index: usize) -> ReplicaId {
         ReplicaId::new(index)
+    }
+
+    #[test]
+    fn a_merely_slow_replica_answers_calls() {
+        let slow = |board: &HealthBoard, now| board.merely_slow(now).contains(id(0));
+        let ejected = |reason| {
+            let (mut board, now) = board();
+            board.eject(id(0), reason, now);
+            (board, now)
+        };
+        let (board, now) = ejected(HealthReason::Stalled);
+        assert!(!slow(&board, now));
+        let (mut board, now) = ejected(HealthReason::Slow);
+        board.record_late(id(0), now);
+        assert!(slow(&board, now), "its reads are late");
+        assert!(!board.usable(now).contains(id(0)));
+        board.record_call(id(0), CallOutcome::Late, now);
+        assert!(!slow(&board, now));
+        board.record_call(id(0), CallOutcome::Success, now);
+        assert!(slow(&board, now), "the late answer");
+        // Errors: its root decides.
+        board.record_call(id(0), CallOutcome::AmbiguousError, now);
+        assert!(board.due_mount_checks(now).contains(id(0)));
+        board.mount_checked(id(0), MountCheck::Failed, now);
+        assert!(!slow(&board, now));
+        board.record_call(id(0), CallOutcome::AmbiguousError, now);
+        assert!(board.due_mount_checks(now).is_empty(), "it is checked after its ejection");
+    }
+
+    #[test]
+    fn a_slow_replica_whose_mount_check_hangs_is_not_asked() {
+        let (mut board, now) = board();
+        board.eject(id(0), HealthReason::Slow, now);
+        let asked = now + crate::replicas::health::MIN_EJECTION;
+        assert!(board.due_mount_checks(asked).contains(id(0)));
+        assert!(board.merely_slow(asked).contains(id(0)));
+        assert!(board.merely_slow(asked + ROOT_TIMEOUT).is_empty());
+        board.mount_checked(id(0), MountCheck::SameMount, asked + ROOT_TIMEOUT);
+        assert_eq!(board.state(id(0)), HealthState::Probing);
     }
 
     #[test]

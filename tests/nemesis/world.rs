@@ -287,15 +287,22 @@ pub(crate) fn set_room(room: &Path) {
     *ROOM.lock() = Some(room.to_owned());
 }
 
-/// The mounts below `dir`, each with the minor number of its device.
-pub(crate) fn mounts_below(dir: &Path) -> Vec<(PathBuf, u32)> {
+/// A mount of this process.
+pub(crate) struct Mounted {
+    pub(crate) at: PathBuf,
+    /// The number of its FUSE connection.
+    connection: Option<u32>,
+}
+
+pub(crate) fn mounts_below(dir: &Path) -> Vec<Mounted> {
     let table = fs::read("/proc/self/mountinfo").unwrap();
     let table = String::from_utf8_lossy(&table);
     let mount = |line: &str| {
         let mut fields = line.split(' ').skip(2);
         let minor = fields.next()?.split(':').nth(1)?.parse().ok()?;
         let at = PathBuf::from(fields.nth(1)?);
-        at.starts_with(dir).then_some((at, minor))
+        let is_fuse = line.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("fuse"));
+        at.starts_with(dir).then_some(Mounted { at, connection: is_fuse.then_some(minor) })
     };
     table.lines().filter_map(mount).collect()
 }
@@ -310,15 +317,12 @@ fn abort(connection: u32) {
 /// The connection of the mounted volume, or 0.
 static MOUNTED: AtomicU32 = AtomicU32::new(0);
 
-/// Ends the program, if it is a process of its own, and makes the kernel fail all calls that wait
+/// Ends the processes of a site, if there is one, and makes the kernel fail all calls that wait
 /// for a mount of this process.
 pub(crate) fn abort_all() {
     let Some(room) = ROOM.lock().clone() else { return };
-    second::site::kill_program(&room);
-    for (_, minor) in mounts_below(&room) {
-        // A mount that is not FUSE has no such file.
-        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
-    }
+    second::site::kill_processes(&room);
+    mounts_below(&room).iter().filter_map(|mounted| mounted.connection).for_each(abort);
     // It may be detached.
     match MOUNTED.load(Ordering::SeqCst) {
         0 => {}

@@ -27,18 +27,18 @@ impl MetadataClient {
 
     fn usual_order(&self, target: CallTarget) -> ReplicaOrder {
         let availability = self.replicas.availability();
+        let usable = availability.for_calls(self.policy.mode);
         let times = target.pin.map_or(&self.latency, |pin| &self.pinned_latency[pin.rule]);
         let turn = times.calls.fetch_add(1, Ordering::Relaxed);
         if self.policy.mode == VolumeMode::Copies && target.pin.is_none() {
-            let answering = availability.answering();
-            let others = self.replicas.all().minus(answering);
-            return answering.iter().chain(others.iter()).collect();
+            let others = self.replicas.all().minus(usable);
+            return usable.iter().chain(others.iter()).collect();
         }
         let order = metadata_order::replica_order(&OrderParams {
             latency_us: &|replica| times.latency_us(replica),
             idle_time: &|replica| times.idle_time(replica),
             all: self.replicas.all(),
-            usable: availability.usable,
+            usable,
             suspects: availability.suspects,
             error_suspects: availability.error_suspects,
             pinned: target.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),

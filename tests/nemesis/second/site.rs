@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use super::plan::{Failure, REPLICAS};
 use crate::content;
 use crate::schedule::Random;
-use crate::world::{self, ATTEMPT, DEADLINE, WRITE_DEADLINE, mounts_below};
+use crate::world::{self, ATTEMPT, DEADLINE, Mounted, WRITE_DEADLINE, mounts_below};
 
 /// Every command of the program ends within this time, even if replicas hang: reload and
 /// upgrade wait for requests in flight, and a daemon waits for its replicas.
@@ -268,7 +268,7 @@ impl Drop for Site {
         let servers = self.replicas.get_mut().iter().chain([&*self.nested.get_mut()]);
         servers.for_each(|server| server.signal(Signal::KILL));
         world::abort_all();
-        for (at, _) in mounts_below(self.room.path()).into_iter().rev() {
+        for Mounted { at, .. } in mounts_below(self.room.path()).into_iter().rev() {
             let _ = unmount(at, UnmountFlags::DETACH);
         }
     }
@@ -298,23 +298,30 @@ fn text(seed: u64, room: &Path) -> String {
 /// The program's processes of this run-time directory, with their names.
 pub(crate) fn processes(run: &Path) -> Vec<(i32, String)> {
     let wanted = format!("FANFS_RUNTIME_DIR={}", run.display());
+    processes_where("fanfs", "environ", |variable| variable == wanted)
+}
+
+/// The processes whose names begin with `name`, and that have such a string in this file of /proc.
+fn processes_where(name: &str, file: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<(i32, String)> {
     let process = |entry: fs::DirEntry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let name = fs::read_to_string(entry.path().join("comm")).ok()?;
-        if !name.starts_with("fanfs") {
+        let found = fs::read_to_string(entry.path().join("comm")).ok()?;
+        if !found.starts_with(name) {
             return None;
         }
-        let environment = fs::read(entry.path().join("environ")).ok()?;
-        let is_ours = environment.split(|byte| *byte == 0).any(|var| var == wanted.as_bytes());
-        is_ours.then(|| (pid, name.trim().to_owned()))
+        let strings = fs::read(entry.path().join(file)).ok()?;
+        let mut strings = strings.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        strings.any(|string| is_wanted(&string)).then(|| (pid, found.trim().to_owned()))
     };
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(process).collect()
 }
 
-/// Ends the program of the site in this directory.
-pub(crate) fn kill_program(room: &Path) {
-    for (pid, _) in processes(&room.join("run")) {
+/// Ends the program and the servers of the site in this directory.
+pub(crate) fn kill_processes(room: &Path) {
+    let is_server = |cmdline: &str| cmdline.contains(&*room.to_string_lossy());
+    let servers = processes_where("bindfs", "cmdline", is_server);
+    for (pid, _) in processes(&room.join("run")).into_iter().chain(servers) {
         if let Some(pid) = Pid::from_raw(pid) {
             let _ = kill_process(pid, Signal::KILL);
         }
