@@ -38,11 +38,15 @@ impl Replicas {
     pub fn availability(&self) -> Availability {
         let mut health = self.lock_health();
         let now = Instant::now();
+        let usable = health.usable(now);
         let availability = Availability {
-            usable: health.usable(now),
+            usable,
             suspects: health.suspects(),
             error_suspects: health.error_suspects(),
-            merely_slow: health.merely_slow(now),
+            merely_slow: match usable == self.all() {
+                true => ReplicaSet::EMPTY,
+                false => health.merely_slow(now),
+            },
         };
         let all_are_in = health.all_available();
         drop(health);

@@ -343,16 +343,16 @@ impl HealthBoard {
     /// Records the outcome of a metadata call on a replica.
     pub fn record_call(&mut self, id: ReplicaId, outcome: CallOutcome, now: Instant) {
         match outcome {
-            CallOutcome::Success => self.health[id].set_answers_calls(true),
-            CallOutcome::Late | CallOutcome::Unanswered => {
-                self.health[id].set_answers_calls(false);
+            CallOutcome::Success => {
+                self.health[id].set_answers_calls(true);
+                self.record_delivery(id, now);
             }
-            CallOutcome::AmbiguousError => {}
-        }
-        match outcome {
-            CallOutcome::Success => self.record_delivery(id, now),
-            CallOutcome::Late => self.record_late(id, now),
+            CallOutcome::Late => {
+                self.health[id].set_answers_calls(false);
+                self.record_late(id, now);
+            }
             CallOutcome::Unanswered => {
+                self.health[id].set_answers_calls(false);
                 // The object may be the one that hangs: the replica's root decides.
                 self.record_late(id, now);
                 self.record_ambiguous_error(id, now);
