@@ -15,7 +15,7 @@ use crate::processes::Command;
 
 /// Carries out one command per line, and answers each with `ok N` and N bytes, or with `error` and
 /// an errno. System calls copy the mapped bytes: where an access would be a SIGBUS, they fail with
-/// EFAULT.
+/// EFAULT. A mistake of the script is EINVAL, which no test takes for a replica's error.
 const SCRIPT: &str = r#"
 import mmap, os, sys
 def open_(path, start, length, kind):
@@ -55,8 +55,10 @@ for line in sys.stdin:
         said = commands[name](*arguments)
         sys.stdout.buffer.write(b"ok %d\n" % len(said) + said)
     except Exception as error:
-        sys.stderr.write("%s: %r\n" % (name, error))
-        sys.stdout.buffer.write(b"error %d\n" % (getattr(error, "errno", None) or 5))
+        errno = getattr(error, "errno", None)
+        if errno is None:
+            sys.stderr.write("%s: %r\n" % (name, error))
+        sys.stdout.buffer.write(b"error %d\n" % (errno or 22))
     sys.stdout.flush()
 "#;
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | *healthy* | asked according to its speed | |
 //! | *suspect* | failed or was late recently: asked, but its reads are hedged sooner, and metadata calls go to other replicas first | to healthy, after enough deliveries, or after a time without trouble |
-//! | *ejected* | not asked | to probing, after its ejection time and a proof that it is still the same mount |
+//! | *ejected* | not asked, except by metadata calls in `copies` mode while it is merely slow | to probing, after its ejection time and a proof that it is still the same mount |
 //! | *probing* | one attempt at a time, hedged soon | to healthy, after a delivery; back to ejected, after a failure |
 //! | *absent* | its mount is gone, or was not there yet | as ejected; the first time to healthy |
 //!

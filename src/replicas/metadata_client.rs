@@ -1,8 +1,8 @@
 //! Metadata calls: one replica at a time, and the next one if it fails or is late.
 //!
 //! In `copies` mode, calls ask the replicas in configuration order, so that the first healthy or
-//! merely slow one decides how the tree looks. In `shared` mode, calls are spread over the replicas, and subtrees
-//! may be pinned ([`crate::replicas::metadata_order`]).
+//! merely slow one decides how the tree looks. In `shared` mode, calls are spread over the
+//! replicas, and subtrees may be pinned ([`crate::replicas::metadata_order`]).
 //!
 //! A call does not wait for a late replica: it also asks the next one, and the first answer counts.
 //! An error about the object itself (it does not exist, it may not be read) is an answer.
