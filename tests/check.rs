@@ -18,11 +18,16 @@ use fanfs::survey::{Severity, survey};
 use fanfs::volume::{ReplicaId, VolumeMode};
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
-use crate::machine::timed;
+use crate::machine::{attempts, timed};
 use crate::needs;
 use crate::processes::Command;
 
-const LIMIT: Duration = Duration::from_secs(5);
+/// All replicas answer, so no test waits this long.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The limit where a replica never answers.
+const SHORT_LIMIT: Duration = Duration::from_secs(1);
+
 const DIRECTORY: &str = "FANFS_TEST_CHECK_DIRECTORY";
 const RAN: &str = "ran";
 
@@ -227,13 +232,15 @@ fn a_hung_mount_does_not_hang_the_survey() {
         let options = std::ffi::CString::new(options).expect("no NUL");
         mount("test", &hung, "fuse.hung", MountFlags::empty(), Some(&*options)).expect("mount");
 
-        let (report, took) =
-            timed(|| check(VolumeMode::Shared, &[&a, &hung], Duration::from_millis(500)));
-        assert!(took < Duration::from_secs(30), "{took:?}");
-        assert_eq!(report.replicas[0].state, "ok");
-        let row = &report.replicas[1];
-        assert_eq!((row.state, row.fs_type.as_deref()), ("silent", Some("fuse.hung")));
-        assert!(errors(&report)[0].contains("did not answer within 500ms"), "{report}");
+        // The other replica has to answer within the limit.
+        attempts(|| {
+            let (report, took) = timed(|| check(VolumeMode::Shared, &[&a, &hung], SHORT_LIMIT));
+            assert!(took < Duration::from_secs(30), "{took:?}");
+            assert_eq!(report.replicas[0].state, "ok");
+            let row = &report.replicas[1];
+            assert_eq!((row.state, row.fs_type.as_deref()), ("silent", Some("fuse.hung")));
+            assert!(errors(&report)[0].contains("did not answer within 1s"), "{report}");
+        });
         // Closing the device ends the connection, and so the blocked thread.
         drop(daemon);
     });

@@ -12,6 +12,10 @@ mod handles;
 mod kernel;
 #[path = "fs/listings.rs"]
 mod listings;
+#[allow(dead_code, reason = "the watch itself is for tests/nemesis.rs")]
+mod machine;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod needs;
 #[path = "fs/orders.rs"]
 mod orders;
 #[path = "fs/overtaken.rs"]

@@ -10,6 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::needs;
+
 /// Threads that a call passes through; each may have to wait for a processor.
 pub(crate) const HOPS: u32 = 8;
 
@@ -93,6 +95,8 @@ const ATTEMPTS: usize = 4;
 
 /// Runs a test whose outcome follows from rates or times that the program measures. A busy machine
 /// spoils some attempts, so one that passes is enough: without the feature none passes.
+/// The end of `cargo test` shows the failed ones.
+#[track_caller]
 pub(crate) fn attempts(attempt: impl Fn()) {
     for left in (0..ATTEMPTS).rev() {
         let Watched { result, late, .. } = watch(&attempt);
@@ -101,5 +105,6 @@ pub(crate) fn attempts(attempt: impl Fn()) {
         if left == 0 {
             resume_unwind(panic);
         }
+        needs::repeated(late);
     }
 }

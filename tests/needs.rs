@@ -1,5 +1,6 @@
 //! Requirements of tests. A test that lacks one is skipped, and its name goes to [`record`], which
-//! `tests/untested.rs` shows at the end of `cargo test`.
+//! `tests/untested.rs` shows at the end of `cargo test`. So do tests that passed only when they were
+//! tried again.
 //!
 //! CI has root's rights and every program, so a missing one fails the test there. Kernels and file
 //! systems differ in CI as well.
@@ -7,6 +8,7 @@
 use std::io::Write as _;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{env, fs};
 
 /// How to install each program on a Debian machine.
@@ -60,23 +62,43 @@ pub(crate) fn machine(found: bool, what: &str) -> bool {
 fn has(found: bool, is_in_ci: bool, lack: &str) -> bool {
     if !found {
         assert!(!is_in_ci || env::var_os("CI").is_none(), "{lack}");
-        let thread = std::thread::current();
-        // Without threads of their own (`--test-threads=1`) tests run in the main one.
-        let place = Location::caller().to_string();
-        let test = thread.name().filter(|name| *name != "main").unwrap_or(&place);
         // Not captured: the captured output of passing tests is not shown.
-        let _ = writeln!(std::io::stderr(), "skipped {test}: {lack}");
-        let line = format!("{}\t{lack}\t{test}\n", boot());
-        let file = fs::File::options().create(true).append(true).open(record());
-        // A guest has no such directory: the line above must suffice.
-        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+        let _ = writeln!(std::io::stderr(), "skipped {}: {lack}", test());
+        note(SKIPPED, lack);
     }
     found
 }
 
-/// The file that lists the skipped tests.
+/// Notes that an attempt of a test failed, and that the test is tried again.
+#[track_caller]
+pub(crate) fn repeated(late: Duration) {
+    note(REPEATED, &format!("the machine was {} ms late", late.as_millis()));
+}
+
+/// The name of the test that runs.
+#[track_caller]
+fn test() -> String {
+    let thread = std::thread::current();
+    // Without threads of their own (`--test-threads=1`) tests run in the main one.
+    let name = thread.name().filter(|name| *name != "main").map(str::to_owned);
+    name.unwrap_or_else(|| Location::caller().to_string())
+}
+
+#[track_caller]
+fn note(kind: &str, reason: &str) {
+    let line = format!("{}\t{kind}\t{reason}\t{}\n", boot(), test());
+    let file = fs::File::options().create(true).append(true).open(record());
+    // A guest has no such directory.
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+}
+
+/// The kinds of notes in [`record`].
+pub(crate) const SKIPPED: &str = "skipped";
+pub(crate) const REPEATED: &str = "repeated";
+
+/// The file that lists the skipped tests and the failed attempts.
 pub(crate) fn record() -> &'static Path {
-    Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/skipped"))
+    Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/notes"))
 }
 
 /// The current boot of the machine, and the time since it in clock ticks, the kernel's unit for a

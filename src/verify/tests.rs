@@ -162,22 +162,26 @@ fn a_failed_listing_reports_nothing_missing() {
 fn a_constantly_changing_file_is_not_a_difference() {
     let copies = Copies::new();
     copies.write("log", &vec![0; 4 << 20]);
-    let slow = FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(50)));
-    copies.scripts[1].add(slow);
+    // Each read of the second copy waits until the first copy has changed.
+    let held = FaultRule { count: 1, ..FaultRule::always(FaultOp::Read, Fault::Hang) };
+    copies.scripts[1].add(held);
     let path = copies.path(0, "log");
     let done = AtomicBool::new(false);
     let result = std::thread::scope(|scope| {
         scope.spawn(|| {
             let file = fs::File::options().write(true).open(&path).unwrap();
-            for i in 0.. {
-                if done.load(Ordering::Relaxed) {
-                    break;
+            let mut i = 0;
+            while !done.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(2));
+                if !copies.scripts[1].is_exhausted() {
+                    continue;
                 }
+                i += 1;
                 // Within the same second, so the copies agree in size and time.
                 let time = UNIX_TIME + Duration::from_nanos(i % 2);
                 std::os::unix::fs::FileExt::write_at(&file, b"x", i % 4096).unwrap();
                 file.set_modified(time).unwrap();
-                std::thread::sleep(Duration::from_millis(2));
+                copies.scripts[1].replace(held);
             }
         });
         let ignore = vec![DifferenceKind::Mtime];

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::with_mounts;
 use super::world::{State, World};
+use crate::machine::attempts;
 
 /// How a daemon begins to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +182,8 @@ macro_rules! table {
         #[test]
         fn $name() {
             let test = concat!("table::", stringify!($row), "::", stringify!($name));
-            with_mounts(test, || cell(Way::$way, State::$state));
+            // The daemon waits 2 s for a replica.
+            with_mounts(test, || attempts(|| cell(Way::$way, State::$state)));
         }
     )*};
 }

@@ -145,7 +145,7 @@ impl Work {
     }
 
     fn expect_end(&self, mut child: Child, why: &str) -> ExitStatus {
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
@@ -153,7 +153,7 @@ impl Work {
             if std::time::Instant::now() > until {
                 // No wait for its end: a stuck process would block the test.
                 let _ = child.kill();
-                panic!("{} runs on 20 s after {why}", self.args[0]);
+                panic!("{} runs on 60 s after {why}", self.args[0]);
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         };

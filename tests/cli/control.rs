@@ -8,8 +8,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::machine::attempts;
 use crate::needs;
 use crate::room::Room;
+
+/// The daemon ends such connections after 5 s.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn socket(room: &Room) -> PathBuf {
     let mut files = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
@@ -22,9 +26,15 @@ fn held(room: &Room) -> [usize; 2] {
     ["fd", "task"].map(|what| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count())
 }
 
+/// The status is answered at once: nothing is tried again, as [`Room::expect`] does.
+fn expect_answer(room: &Room) {
+    let output = room.fanfs(&["status", "mnt"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 fn ask(socket: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let _ = stream.write_all(request);
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
@@ -33,14 +43,18 @@ fn ask(socket: &Path, request: &[u8]) -> String {
 
 #[test]
 fn silent_peers_are_limited_and_disconnected() {
+    attempts(connect_silent_peers);
+}
+
+fn connect_silent_peers() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
-    room.expect(&["status", "mnt"]);
+    expect_answer(&room);
     let (socket, before) = (socket(&room), held(&room));
     // A few of these peers leave room for others.
     let silent = |many: usize| (0..many).map(|_| UnixStream::connect(&socket).unwrap());
     let few: Vec<_> = silent(40).collect();
-    room.expect(&["status", "mnt"]);
+    expect_answer(&room);
     // The daemon bounds their number, however many connect.
     let many: Vec<_> = silent(300).collect();
     std::thread::sleep(Duration::from_millis(300));
@@ -49,22 +63,26 @@ fn silent_peers_are_limited_and_disconnected() {
     drop(many);
     // The daemon disconnects a peer that stays silent this long.
     let mut first = few.into_iter().next().unwrap();
-    first.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    first.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(first.read(&mut [0]).unwrap(), 0);
     room.eventually("they are gone", || held(&room)[0] <= before[0] + 2);
-    room.expect(&["status", "mnt"]);
+    expect_answer(&room);
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
 }
 
 #[test]
 fn endless_or_unread_messages_are_cut_off() {
+    attempts(send_endless_messages);
+}
+
+fn send_endless_messages() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let socket = socket(&room);
     // A line that never ends: the daemon reads a bounded part of it.
     let mut stream = UnixStream::connect(&socket).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let block = [b'x'; 64 << 10];
     let mut taken = 0;
     while let Ok(written) = stream.write(&block) {
@@ -75,7 +93,7 @@ fn endless_or_unread_messages_are_cut_off() {
     let mut stream = UnixStream::connect(&socket).unwrap();
     let started = Instant::now();
     while stream.write_all(b" ").is_ok() {
-        assert!(started.elapsed() < Duration::from_secs(20), "it listens for ever");
+        assert!(started.elapsed() < PATIENCE, "it listens for ever");
         std::thread::sleep(Duration::from_millis(100));
     }
     // Requests whose answers are never read.
@@ -87,7 +105,7 @@ fn endless_or_unread_messages_are_cut_off() {
             stream
         })
         .collect();
-    room.expect(&["status", "mnt"]);
+    expect_answer(&room);
     room.eventually("their answers are given up", || held(&room)[0] <= before[0] + 2);
     drop(unread);
     room.expect(&["umount", "mnt"]);
@@ -96,12 +114,16 @@ fn endless_or_unread_messages_are_cut_off() {
 
 #[test]
 fn trace_listeners_leave_room_for_others() {
+    attempts(listen_to_many_traces);
+}
+
+fn listen_to_many_traces() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     let socket = socket(&room);
     let listen = || {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(b"{\"ask\":\"trace\"}\n").unwrap();
         let mut first = String::new();
         BufReader::new(stream.try_clone().unwrap()).read_line(&mut first).unwrap();
@@ -123,7 +145,7 @@ fn trace_listeners_leave_room_for_others() {
         said.ends_with("mnt: too many clients wait for such a request; try again later\n"),
         "{said}"
     );
-    room.expect(&["status", "mnt"]);
+    expect_answer(&room);
     listeners.pop();
     room.eventually("there is room again", || listen().0);
     room.expect(&["umount", "mnt"]);
@@ -144,7 +166,7 @@ fn other_users_are_refused_even_with_an_open_socket() {
     let mut other = room.fanfs(&["status", "mnt"]);
     let other = other.uid(4321).gid(4321).output().unwrap();
     assert_eq!(other.status.code(), Some(1), "{}", String::from_utf8_lossy(&other.stdout));
-    room.expect(&["status", "mnt"]);
+    expect_answer(&room);
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
 }

@@ -16,6 +16,9 @@ use crate::room::Room;
 
 const MIB: u64 = 1 << 20;
 
+/// For replicas that all answer.
+const PATIENCE: [&str; 2] = ["--deadline", "1min"];
+
 fn json(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code().is_some_and(|code| code < 2), "{said}");
@@ -41,7 +44,8 @@ fn is_found(report: &Value, id: &str) -> bool {
 #[test]
 fn plain_directories_have_no_problems() {
     let room = Room::new();
-    let output = room.fanfs(&["doctor", "tree"]).output().unwrap();
+    let args = [&["doctor", "tree"][..], &PATIENCE].concat();
+    let output = room.fanfs(&args).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("replica access"), "{text}");
@@ -55,7 +59,8 @@ fn the_json_output_has_the_documented_shape() {
     // Another test may have a dead mount of a volume "v".
     let volume = fs::read_to_string(room.path("v.toml")).unwrap();
     fs::write(room.path("v.toml"), volume.replace("name = \"v\"", "name = \"shape\"")).unwrap();
-    let report = json(&room.fanfs(&["doctor", "v.toml", "--json"]).output().unwrap());
+    let args = [&["doctor", "v.toml", "--json"][..], &PATIENCE].concat();
+    let report = json(&room.fanfs(&args).output().unwrap());
     assert_eq!(report["format"], 1);
     // Two paths that lead to one directory.
     assert_eq!(report["state"], "bad");
@@ -81,7 +86,8 @@ fn the_json_output_has_the_documented_shape() {
 #[test]
 fn a_bad_finding_sets_the_exit_status_and_has_a_fix() {
     let room = Room::new();
-    let output = room.fanfs(&["doctor", "tree", "nowhere"]).output().unwrap();
+    let args = [&["doctor", "tree", "nowhere"][..], &PATIENCE].concat();
+    let output = room.fanfs(&args).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("bad     replica access") && text.contains("nowhere"), "{text}");
@@ -117,7 +123,8 @@ fn a_small_file_proves_nothing() {
     let room = Room::new();
     fs::create_dir(room.path("more")).unwrap();
     fs::write(room.path("more/hello"), "hello\n").unwrap();
-    let args = ["doctor", "tree", "more", "--measure", "--seconds", "0.2", "--json"];
+    // Each step ends with the file.
+    let args = ["doctor", "tree", "more", "--measure", "--seconds", "60", "--json"];
     let report = json(&room.fanfs(&args).output().unwrap());
     assert!(!is_found(&report, "measure.together") && !is_found(&report, "measure.replica"));
     let states = report["checks"].as_array().unwrap().iter();
@@ -128,6 +135,10 @@ fn a_small_file_proves_nothing() {
 
 #[test]
 fn a_sparse_file_is_not_sampled() {
+    attempts(measure_beside_a_sparse_file);
+}
+
+fn measure_beside_a_sparse_file() {
     let room = Room::new();
     fs::write(room.path("tree/data"), vec![7; 16 << 20]).unwrap();
     let sparse = fs::File::create(room.path("tree/sparse")).unwrap();
@@ -189,13 +200,17 @@ impl Drop for Hanging {
 
 #[test]
 fn a_hung_replica_is_bad_and_does_not_hang_doctor() {
+    attempts(diagnose_a_hung_replica);
+}
+
+fn diagnose_a_hung_replica() {
     let room = Room::new();
     let Some(hanging) = Hanging::over(&room.path("tree"), room.path("hung")) else { return };
     hanging.stop(&room);
     // A single argument may also be a volume's name; here it is a path.
     for paths in [&["tree", "hung"][..], &["hung"]] {
         let started = Instant::now();
-        let more = ["--deadline", "500ms", "--measure", "--json"];
+        let more = ["--deadline", "1s", "--measure", "--json"];
         let mut doctor = room
             .fanfs(&[&["doctor"], paths, &more].concat())
             .stdout(Stdio::piped())

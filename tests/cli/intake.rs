@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ struct Volume {
     _read: Server,
     written: Server,
     before: u64,
+    /// Writes that have failed. A writer still closes its file then.
+    failed: Arc<AtomicUsize>,
 }
 
 impl Volume {
@@ -72,7 +75,7 @@ impl Volume {
         fs::write(outer.path("outer.toml"), text).unwrap();
         outer.expect(&["mount", "outer.toml", "mnt"]);
         let before = resident(&outer);
-        Self { outer, _read: read, written, before }
+        Self { outer, _read: read, written, before, failed: Arc::default() }
     }
 
     fn at(&self, name: impl std::fmt::Display) -> PathBuf {
@@ -86,8 +89,12 @@ impl Volume {
         let bytes = Arc::new(vec![7; MIB]);
         self.written.send(Signal::STOP);
         let writer = |file: File| {
-            let bytes = Arc::clone(&bytes);
-            thread::spawn(move || file.write_all_at(&bytes, 0))
+            let (bytes, failed) = (Arc::clone(&bytes), Arc::clone(&self.failed));
+            thread::spawn(move || {
+                let result = file.write_all_at(&bytes, 0);
+                failed.fetch_add(usize::from(result.is_err()), Ordering::Relaxed);
+                result
+            })
         };
         files.into_iter().map(writer).collect()
     }
@@ -110,7 +117,8 @@ impl Volume {
 
     /// No write stays in memory, and the volume can be written as before.
     fn end(&self) {
-        fs::write(self.at("0"), "again").unwrap();
+        // The replica may still be at work on the writes before.
+        self.outer.eventually("it is written", || fs::write(self.at("0"), "again").is_ok());
         self.outer.eventually("all is given back", || self.buffer_used() == 0);
         self.outer.expect(&["umount", "mnt"]);
         self.outer.expect_gone();
@@ -151,6 +159,9 @@ fn reads_continue_while_writes_without_room_fail() {
             other.read_exact_at(&mut bytes, 0).unwrap();
             thread::sleep(A_WHILE / 10);
         }
+        volume.outer.eventually("a write without room has failed", || {
+            volume.failed.load(Ordering::Relaxed) > 0
+        });
         assert!(bytes == [1; MIB] && writers.iter().any(|writer| !writer.is_finished()));
         volume.expect_little_memory();
         volume.written.send(Signal::CONT);
@@ -186,6 +197,9 @@ fn attribute_values_count_against_the_budget() {
         };
         let setters: Vec<_> = (0..setters).map(setter).collect();
         thread::sleep(A_WHILE);
+        volume.outer.eventually("a value without room is refused", || {
+            setters.iter().any(JoinHandle::is_finished)
+        });
         volume.expect_little_memory();
         volume.written.send(Signal::CONT);
         // The file system decides whether a file may have such values.

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 
+use crate::machine::attempts;
 use crate::needs;
 use crate::room::Room;
 
@@ -180,6 +181,10 @@ fn json_log_lines_have_the_expected_fields() {
 
 #[test]
 fn a_repeated_message_is_not_logged_forever() {
+    attempts(repeat_a_message);
+}
+
+fn repeat_a_message() {
     for (rate, logged) in [(3, 3), (0, 30)] {
         let (room, port) = (Room::new(), super::metrics::free_port());
         mount_with(

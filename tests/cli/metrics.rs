@@ -13,7 +13,7 @@ use std::time::Duration;
 use fanfs::metrics::METRICS;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::machine::timed;
+use crate::machine::{attempts, timed};
 use crate::needs;
 use crate::room::Room;
 
@@ -47,6 +47,10 @@ fn listening(listen: &str) -> String {
 
 #[test]
 fn reads_appear_in_the_metrics() {
+    attempts(read_and_fetch_metrics);
+}
+
+fn read_and_fetch_metrics() {
     let (room, port) = (Room::new(), free_port());
     room.volume("v.toml", "", &listening(&port.to_string()));
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -266,6 +270,10 @@ fn rules_and_dashboard_use_existing_metrics() {
 
 #[test]
 fn promtool_finds_no_problems() {
+    attempts(check_metrics_with_promtool);
+}
+
+fn check_metrics_with_promtool() {
     if !needs::program("promtool") {
         return;
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::machine::attempts;
 use crate::room::Room;
 
 fn table(room: &Room) -> String {
@@ -116,6 +117,10 @@ fn status_warns_of_a_failing_provider() {
 
 #[test]
 fn status_omits_unset_placement() {
+    attempts(show_status_without_placement);
+}
+
+fn show_status_without_placement() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
     fs::read(room.path("mnt/hello")).unwrap();

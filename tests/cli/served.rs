@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::machine::timed;
+use crate::machine::{attempts, timed};
 use crate::room::Room;
 
 const SIZE: usize = 4 << 20;
@@ -159,6 +159,10 @@ const SOON_OVER: &str = "deadline = \"2s\"\ndeadline_all = \"2s\"\nattempt_deadl
 /// Threads inside cannot end before their kernel releases them; the mount can.
 #[test]
 fn with_all_replicas_stopped_calls_end_by_their_deadline() {
+    attempts(call_stopped_replicas);
+}
+
+fn call_stopped_replicas() {
     let room = Room::new();
     let servers = [Server::new(&room), Server::new(&room)];
     volume(&room, &[&servers[0], &servers[1]], SOON_OVER);
@@ -237,9 +241,13 @@ fn waiting_calls_fail_when_the_mount_ends() {
 
 #[test]
 fn a_long_stop_of_all_servers_fails_nothing() {
+    attempts(stop_all_servers_for_long);
+}
+
+fn stop_all_servers_for_long() {
     let room = Room::new();
     let servers = [Server::new(&room), Server::new(&room)];
-    volume(&room, &[&servers[0], &servers[1]], "deadline = \"1s\"\nattempt_deadline = \"500ms\"");
+    volume(&room, &[&servers[0], &servers[1]], "deadline = \"2s\"\nattempt_deadline = \"500ms\"");
     read(&room);
     let stop = || servers.iter().for_each(|server| server.send(Signal::STOP));
     let go_on = || servers.iter().for_each(|server| server.send(Signal::CONT));

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::machine::attempts;
 use crate::room::Room;
 
 /// A file of 8 MiB, read over and over until this is dropped, past the page cache.
@@ -65,15 +66,19 @@ fn text(bytes: Vec<u8>) -> String {
 
 #[test]
 fn top_shows_rates_files_and_readers_once() {
+    attempts(show_rates_files_and_readers);
+}
+
+fn show_rates_files_and_readers() {
     let room = mounted();
     let load = Load::start(&room);
-    let shown = room.expect(&["top", "mnt", "--once", "--interval", "500ms"]);
+    let shown = room.expect(&["top", "mnt", "--once", "--interval", "1s"]);
     let shown = text(shown.stdout);
     for word in ["fanfs top  v at ", "REPLICA", "healthy", "FILES", "large", "READERS", "cli"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }
     assert!(!shown.contains('\x1b'), "{shown}");
-    let view = room.expect(&["top", "mnt", "--json", "--interval", "500ms"]).stdout;
+    let view = room.expect(&["top", "mnt", "--json", "--interval", "1s"]).stdout;
     let view: Value = serde_json::from_slice(&view).unwrap();
     let number = |of: &str| view["total"][of].as_f64().unwrap();
     assert!(number("bytes_per_second") > 1e6, "{view}");
@@ -215,6 +220,10 @@ fn sum_of(said: &str, word: &str) -> u64 {
 
 #[test]
 fn unread_readahead_is_in_memory_and_then_wasted() {
+    attempts(trace_unread_readahead);
+}
+
+fn trace_unread_readahead() {
     let room = mounted();
     let record = || fs::read_to_string(room.path("trace.jsonl")).unwrap();
     let end = |child: Child| {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 
+use crate::machine::attempts;
 use crate::recorder::Call;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
@@ -56,7 +57,7 @@ fn a_read_waits_for_a_write_in_flight() {
     let reader = File::open(rig.at("f")).unwrap();
     let writer = File::options().write(true).open(rig.at("f")).unwrap();
     let new = bytes(HALF, 2);
-    hang(&rig, 1, FaultOp::Mutation);
+    hang(&rig, 1, FaultOp::Write);
     rig.record();
     std::thread::scope(|scope| {
         let write = scope.spawn(|| writer.write_all_at(&new, 0).unwrap());
@@ -107,26 +108,28 @@ fn a_write_waits_for_a_read_in_flight() {
 
 #[test]
 fn an_abandoned_write_beside_a_read_never_starts() {
-    let room = tree();
-    fs::write(root(&room).join("f"), bytes(2 * MIB, 1)).unwrap();
-    let rest = "cache = \"direct\"\n[write]\nreplica = \"r2\"\ndeadline = \"500ms\"\n";
-    let rig = mount(room, &Setup { write: true, rest, ..Setup::default() });
-    let reader = File::open(rig.at("f")).unwrap();
-    let writer = File::options().write(true).open(rig.at("f")).unwrap();
-    hang(&rig, 1, FaultOp::Read);
-    rig.record();
-    std::thread::scope(|scope| {
-        let read = scope.spawn(|| reader.read_exact_at(&mut vec![0; HALF], 0).unwrap());
-        eventually(|| asked(&rig, 1, is_read) == 1);
-        let refused = writer.write_all_at(&bytes(HALF, 2), 0).map_err(|error| error.kind());
-        rig.scripts[1].heal();
-        read.join().unwrap();
-        assert_eq!(refused, Err(std::io::ErrorKind::TimedOut));
+    attempts(|| {
+        let room = tree();
+        fs::write(root(&room).join("f"), bytes(2 * MIB, 1)).unwrap();
+        let rest = "cache = \"direct\"\n[write]\nreplica = \"r2\"\ndeadline = \"1500ms\"\n";
+        let rig = mount(room, &Setup { write: true, rest, ..Setup::default() });
+        let reader = File::open(rig.at("f")).unwrap();
+        let writer = File::options().write(true).open(rig.at("f")).unwrap();
+        hang(&rig, 1, FaultOp::Read);
+        rig.record();
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| reader.read_exact_at(&mut vec![0; HALF], 0).unwrap());
+            eventually(|| asked(&rig, 1, is_read) == 1);
+            let refused = writer.write_all_at(&bytes(HALF, 2), 0).map_err(|error| error.kind());
+            rig.scripts[1].heal();
+            read.join().unwrap();
+            assert_eq!(refused, Err(std::io::ErrorKind::TimedOut));
+        });
+        drop((reader, writer));
+        rig.expect_quiet();
+        assert_eq!(asked(&rig, 1, is_write), 0, "it was begun");
+        assert!(fs::read(rig.source(1, "f")).unwrap() == bytes(2 * MIB, 1));
     });
-    drop((reader, writer));
-    rig.expect_quiet();
-    assert_eq!(asked(&rig, 1, is_write), 0, "it was begun");
-    assert!(fs::read(rig.source(1, "f")).unwrap() == bytes(2 * MIB, 1));
 }
 
 /// The read started before the file had a writer. One of its segments arrived before the write, the

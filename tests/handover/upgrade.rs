@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -53,13 +53,16 @@ fn writers_and_locks_survive_an_upgrade() {
     nameless.write_all_at(b"one ", 0).unwrap();
     fs::remove_file(room.path("mnt/nameless")).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
+    let written = Arc::new(AtomicUsize::new(0));
     let (own, path) = (Arc::clone(&stop), room.path("mnt/log"));
+    let count = Arc::clone(&written);
     let writer = std::thread::spawn(move || {
         let mut log = File::options().create(true).append(true).open(path).unwrap();
         let mut lines = 0;
         while !own.load(Ordering::Relaxed) {
             writeln!(log, "line {lines}").unwrap();
             lines += 1;
+            count.store(lines, Ordering::Relaxed);
             if lines % 100 == 0 {
                 log.sync_all().unwrap();
             }
@@ -73,6 +76,7 @@ fn writers_and_locks_survive_an_upgrade() {
         room.expect(&["upgrade", "mnt"]);
         assert!(is_locked());
     }
+    room.eventually("lines are written", || written.load(Ordering::Relaxed) > 10);
     stop.store(true, Ordering::Relaxed);
     let lines: usize = writer.join().unwrap();
     let expected: String = (0..lines).map(|i| format!("line {i}\n")).collect();
