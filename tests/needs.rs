@@ -69,10 +69,11 @@ fn has(found: bool, is_in_ci: bool, lack: &str) -> bool {
     found
 }
 
-/// Notes that an attempt of a test failed, and that the test is tried again.
+/// Notes that an attempt of a test failed with `message`, and that the test is tried again.
 #[track_caller]
-pub(crate) fn repeated(late: Duration) {
-    note(REPEATED, &format!("the machine was {} ms late", late.as_millis()));
+pub(crate) fn repeated(message: &str, late: Duration) {
+    let first = message.lines().next().unwrap_or_default().replace('\t', " ");
+    note(REPEATED, &format!("{first}; the machine was {} ms late", late.as_millis()));
 }
 
 /// The name of the test that runs.
@@ -80,8 +81,8 @@ pub(crate) fn repeated(late: Duration) {
 fn test() -> String {
     let thread = std::thread::current();
     // Without threads of their own (`--test-threads=1`) tests run in the main one.
-    let name = thread.name().filter(|name| *name != "main").map(str::to_owned);
-    name.unwrap_or_else(|| Location::caller().to_string())
+    let place = Location::caller().to_string();
+    thread.name().filter(|name| *name != "main").map_or(place, str::to_owned)
 }
 
 #[track_caller]

@@ -221,7 +221,7 @@ impl World {
     /// All replicas come into service.
     pub(crate) fn expect_all_in_service(&self) {
         let mut last = BTreeMap::new();
-        for _ in 0..120 {
+        for _ in 0..60 {
             last = self.health();
             let is_in = |state: &String| matches!(&**state, "healthy" | "probing" | "suspect");
             if last.len() == 3 && last.values().all(is_in) {

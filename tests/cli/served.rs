@@ -136,6 +136,10 @@ fn upgrade_and_reload_skip_and_name_a_hung_replica() {
         read(&room);
         second(&room)["hung_threads"].as_u64() > Some(0)
     });
+    attempts(|| {
+        let status = room.fanfs(&["status", "mnt"]).output().unwrap();
+        assert!(status.status.success(), "the status waits for the hung replica");
+    });
     room.expect(&["upgrade", "mnt"]);
     read(&room);
     assert_eq!(second(&room)["health"], "absent");

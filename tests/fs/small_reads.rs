@@ -78,7 +78,10 @@ impl Rig {
         // Each replica is measured, and the next tick publishes that.
         for number in (0..BLOCKS).step_by(3) {
             // On a busy machine a short deadline may end it.
-            waits_until("a block is read", || rig.read(number) == Ok(block(number)));
+            waits_until("a block is read", || match rig.read(number) {
+                Ok(bytes) => bytes == block(number) || panic!("wrong bytes"),
+                Err(error) => error != Errno::TIMEDOUT && panic!("{error:?}"),
+            });
         }
         // A thread that has answered may still have its permits.
         rig.expect_quiet();
@@ -89,7 +92,9 @@ impl Rig {
             waits_until("a read hangs", || rig.gauges().in_flight == 1);
             let is_small = rig.gauges().adopted_reads == 1;
             rig.heal();
-            let is_read = answer.recv().unwrap() == Ok(block(5));
+            let answer = answer.recv().unwrap();
+            let is_read = answer.as_ref().is_ok_and(|bytes| *bytes == block(5));
+            assert!(is_read || answer == Err(Errno::TIMEDOUT), "{answer:?}");
             rig.expect_quiet();
             is_small && is_read
         });
