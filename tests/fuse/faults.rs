@@ -9,7 +9,7 @@ use fanfs::volume::ByteRange;
 use rustix::io::Errno;
 
 use crate::machine::{attempts, timed};
-use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
+use crate::rig::{PATIENCE, Rig, Setup, bytes, insist, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
@@ -26,22 +26,6 @@ fn always(rig: &Rig, replica: usize, op: FaultOp, fault: Fault) {
 
 fn after(rig: &Rig, replica: usize, after: u64, fault: Fault) {
     rig.scripts[replica].add(FaultRule { after, ..FaultRule::always(FaultOp::Read, fault) });
-}
-
-/// Repeats a call that a short deadline ends on a busy machine.
-fn patiently<T>(call: impl Fn() -> std::io::Result<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match call() {
-            Ok(value) => return value,
-            Err(error) => {
-                let is_late =
-                    matches!(Errno::from_io_error(&error), Some(Errno::TIMEDOUT | Errno::IO));
-                assert!(is_late && Instant::now() < until, "{error}");
-            }
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Reads the whole file and returns the longest read(2)'s time.
@@ -135,7 +119,7 @@ fn if_all_replicas_fail_the_errno_is_theirs() {
 #[test]
 fn if_all_replicas_hang_the_read_ends_at_its_deadline() {
     let (rig, _) = rig(2 * MIB, "deadline = \"1s\"\nattempt_deadline = \"300ms\"");
-    let file = patiently(|| File::open(rig.at("f")));
+    let file = insist(|| File::open(rig.at("f")));
     for replica in 0..3 {
         always(&rig, replica, FaultOp::Read, Fault::Hang);
     }
@@ -148,7 +132,7 @@ fn if_all_replicas_hang_the_read_ends_at_its_deadline() {
         script.heal();
     }
     // The kernel may ask for its page again before it gives up.
-    assert_eq!(patiently(|| file.read_at(&mut [0; 100], 0)), 100);
+    assert_eq!(insist(|| file.read_at(&mut [0; 100], 0)), 100);
     drop(file);
     rig.expect_quiet();
 }
@@ -293,7 +277,7 @@ fn reads_of_a_hung_replica_hold_no_memory() {
     let read = "cache = \"direct\"\nreadahead_max = \"0B\"\ndeadline = \"1s\"\n\
                 attempt_deadline = \"300ms\"\nthreads_per_replica = 4";
     let rig = mount(room, &Setup { replicas: 2, read, ..Setup::default() });
-    let file = patiently(|| File::open(rig.at("f")));
+    let file = insist(|| File::open(rig.at("f")));
     always(&rig, 0, FaultOp::Read, Fault::Errno(Errno::IO));
     always(&rig, 1, FaultOp::Read, Fault::Hang);
     std::thread::scope(|scope| {

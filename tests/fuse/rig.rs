@@ -1,6 +1,7 @@
 //! A tree on disk, and a mount over it.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::status::Status;
 use fanfs::volume::{ReplicaId, ReplicaMap};
+use rustix::io::Errno;
 use tempfile::TempDir;
 
 use crate::processes::{self, Command};
@@ -258,6 +260,22 @@ impl Drop for Rig {
                 ended.unwrap();
             }
         }
+    }
+}
+
+/// Repeats a call that healthy replicas can answer, and that a short deadline ends on a busy machine.
+pub(crate) fn insist<T>(call: impl Fn() -> io::Result<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match call() {
+            Ok(value) => return value,
+            Err(error) => {
+                let is_late =
+                    matches!(Errno::from_io_error(&error), Some(Errno::TIMEDOUT | Errno::IO));
+                assert!(is_late && Instant::now() < until, "{error}");
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

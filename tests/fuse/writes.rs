@@ -16,7 +16,7 @@ use crate::mapped::{Mapper, Mapping};
 use crate::needs;
 use crate::processes;
 use crate::recorder::Call;
-use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
+use crate::rig::{PATIENCE, Rig, Setup, bytes, insist, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
@@ -262,21 +262,6 @@ fn an_open_file_stays_readable_when_it_cannot_be_opened_again() {
     rig.scripts.iter().for_each(|script| script.replace(refused));
     reader.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!(&bytes, b"new");
-}
-
-/// Repeats a call that healthy replicas can answer, and that a busy machine makes late.
-fn insist<T>(call: impl Fn() -> io::Result<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match call() {
-            Ok(value) => return value,
-            Err(error) => {
-                let is_late =
-                    matches!(Errno::from_io_error(&error), Some(Errno::TIMEDOUT | Errno::IO));
-                assert!(is_late && Instant::now() < until, "{error}");
-            }
-        }
-    }
 }
 
 /// The call hangs until the caller has tried again and made a newer file.
