@@ -3,6 +3,7 @@
 //!
 //! - A limit on a time: [`timed`].
 //! - An outcome that follows from rates or times that the program itself measures: [`attempts`].
+//! - What the kernel has cached: [`with_kept_pages`].
 //! - Anything else asserts an order of events, or counters.
 
 use std::any::Any;
@@ -109,8 +110,31 @@ pub(crate) fn attempts(attempt: impl Fn()) {
         if left == 0 || late < LATE {
             resume_unwind(panic);
         }
-        needs::repeated(message(&*panic), late);
+        needs::repeated(message(&*panic), &format!("the machine was {} ms late", late.as_millis()));
     }
+}
+
+/// Does `work`, which relies on pages in the kernel's cache. Does it again if another program made
+/// the kernel drop all pages meanwhile.
+#[track_caller]
+pub(crate) fn with_kept_pages<T>(mut work: impl FnMut() -> T) -> T {
+    let mut left = ATTEMPTS;
+    loop {
+        left -= 1;
+        let before = page_cache_drops();
+        match catch_unwind(AssertUnwindSafe(&mut work)) {
+            Ok(result) => return result,
+            Err(panic) if left == 0 || page_cache_drops() == before => resume_unwind(panic),
+            Err(panic) => needs::repeated(message(&*panic), "the page cache was dropped"),
+        }
+    }
+}
+
+/// How often all of the page cache was dropped since the machine started.
+fn page_cache_drops() -> String {
+    let counters = std::fs::read_to_string("/proc/vmstat").unwrap();
+    let drops = counters.lines().find(|line| line.starts_with("drop_pagecache "));
+    drops.expect("Linux 3.16 and later count them").to_owned()
 }
 
 /// What a panic said.

@@ -8,7 +8,6 @@
 use std::io::Write as _;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::{env, fs};
 
 /// How to install each program on a Debian machine.
@@ -71,9 +70,9 @@ fn has(found: bool, is_in_ci: bool, lack: &str) -> bool {
 
 /// Notes that an attempt of a test failed with `message`, and that the test is tried again.
 #[track_caller]
-pub(crate) fn repeated(message: &str, late: Duration) {
+pub(crate) fn repeated(message: &str, why: &str) {
     let first = message.lines().next().unwrap_or_default().replace('\t', " ");
-    note(REPEATED, &format!("{first}; the machine was {} ms late", late.as_millis()));
+    note(REPEATED, &format!("{first}; {why}"));
 }
 
 /// The name of the test that runs.

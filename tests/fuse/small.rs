@@ -13,7 +13,7 @@ use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 
-use crate::machine::attempts;
+use crate::machine::{attempts, with_kept_pages};
 use crate::recorder::Call;
 use crate::rig::{Random, Rig, Setup, bytes, mount, root, tree};
 
@@ -118,7 +118,7 @@ fn round_trips(setup: &Setup) -> Result<(), String> {
         "cache = \"kernel\"" => &[Call::Open],
         _ => &[Call::Open, whole],
     };
-    mostly(60, get, again)
+    with_kept_pages(|| mostly(60, get, again))
 }
 
 /// Eight readers of one directory: its files are looked up, opened and read

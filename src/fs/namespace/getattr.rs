@@ -1,6 +1,7 @@
 //! Attributes of inodes that the kernel knows.
 //!
-//! A replica is asked by path, or by an open file if the path is gone or leads to another file.
+//! A replica is asked by path. If the path is gone, leads to another file, or cannot be followed for
+//! want of a descriptor, it is asked by an open file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -196,7 +197,7 @@ impl Namespace {
     ) -> FsResult<Option<InodeAttr>> {
         let AttrRequest { ino, since, .. } = *request;
         let open = self.tables.handles.find_inode(ino).map(|inode| inode.current());
-        let is_gone = match answer.found {
+        let failure = match answer.found {
             Ok((replica, _)) if self.tables.is_possibly_stale(replica, &answer.path, ino) => {
                 return Ok(None);
             }
@@ -211,12 +212,14 @@ impl Namespace {
             Err(error @ BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)) => {
                 error.into()
             }
+            // To follow a path takes a descriptor, an open file has one.
+            Err(error) if error.lacks_descriptors() => error.into(),
             Err(error) => return Err(error.into()),
         };
-        // The name is gone or leads to another file, so the open file is asked.
+        // The name is gone, leads to another file or cannot be followed: the open file is asked.
         match open {
             Some(open) => self.getattr_by_open_file(ino, open, since).await.map(Some),
-            None => Err(is_gone),
+            None => Err(failure),
         }
     }
 

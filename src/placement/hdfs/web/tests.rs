@@ -13,7 +13,8 @@ const NO_OP: &str = r#"{"RemoteException":{"exception":"IllegalArgumentException
 const DENIED: &str = r#"{"RemoteException":{"exception":"AccessControlException","javaClassName":"org.apache.hadoop.security.AccessControlException","message":"Permission denied: user=x, access=READ, inode=\"/data/f\""}}"#;
 const BLOCKS: &str = r#"{"BlockLocations":{"BlockLocation":[{"offset":0,"length":10,"corrupt":false,"hosts":["node1"],"names":["10.0.0.1:9866"]}]}}"#;
 const LOCATED: &str = r#"{"LocatedBlocks":{"locatedBlocks":[{"block":{"numBytes":10},"isCorrupt":false,"locations":[{"hostName":"node2","name":"10.0.0.2:9866"}],"startOffset":0}]}}"#;
-const LONG: Duration = Duration::from_secs(20);
+/// No request takes so long, however busy the machine is.
+const LONG: Duration = Duration::from_secs(600);
 
 /// A NameNode that answers every request with `answer` of the request's first line. It lives as
 /// long as the test's process. The receiver gets the first lines.
