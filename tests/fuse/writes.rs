@@ -161,10 +161,11 @@ fn syncfs_reaches_no_replica() {
     let rig = rig(SECOND);
     let file = File::options().read(true).write(true).open(rig.at("old")).unwrap();
     let mut mapper = Mapper::of(&rig.at("old"), Mapping::Written).unwrap();
-    mapper.fill(0, 4096, 7).unwrap();
-    // A new process would close its copy of the file.
+    // A new process would close its copy of the file. Recorded from here on: on a busy machine the
+    // kernel may write the page before syncfs(2).
     let _no_start = processes::no_start();
     rig.record();
+    mapper.fill(0, 4096, 7).unwrap();
     rustix::fs::syncfs(&file).unwrap();
     let sent = || changes(&rig)[1].iter().map(name).collect::<Vec<_>>();
     let until = Instant::now() + PATIENCE;
