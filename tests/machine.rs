@@ -96,7 +96,7 @@ fn watch<T>(work: impl FnOnce() -> T) -> Watched<T> {
 const ATTEMPTS: usize = 4;
 
 /// A machine that never ran a thread this late spoils no attempt.
-const LATE: Duration = Duration::from_millis(5);
+pub(crate) const LATE: Duration = Duration::from_millis(5);
 
 /// Runs a test whose outcome follows from rates or times that the program measures. A busy machine
 /// spoils some attempts, so one that passes is enough: without the feature none passes.

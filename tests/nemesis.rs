@@ -73,8 +73,8 @@ const CI_SECOND: [&str; 3] = ["--second", "--seed=1", "--minutes=0.75"];
 /// between two probes, plus the time until a replica is measured as fast again.
 const RECOVERY: Duration = MAX_EJECTION.saturating_add(Duration::from_secs(10));
 
-/// Permitted growth of the memory beside file data, from the first quarter of a round to its end, and
-/// of all resident memory from the first rounds to the last: small allocations leave holes.
+/// Permitted growth of resident memory, from the first quarter of a round to its end, beside that of
+/// the data in the budget, and from the first rounds to the last: small allocations leave holes.
 const RESIDENT: u64 = 16 << 20;
 
 #[derive(Parser)]
@@ -110,6 +110,14 @@ struct Arguments {
     test_threads: Option<usize>,
 }
 
+/// Memory at one moment of a round, bytes.
+#[derive(Default)]
+struct MemorySample {
+    resident: u64,
+    /// The buffers of file data, which have a budget.
+    data: u64,
+}
+
 /// One seed's result.
 #[derive(Serialize)]
 struct Round {
@@ -120,10 +128,8 @@ struct Round {
     report: Report,
     /// The volume's counters, as `fanfs status --json` shows them.
     counters: serde_json::Value,
-    /// As [`memory_beside_data`] says.
-    beside_data_after_a_quarter: u64,
-    beside_data: u64,
     resident: u64,
+    resident_after_a_quarter: u64,
     resident_unmounted: u64,
 }
 
@@ -327,7 +333,7 @@ fn play(
     if let Some(writer) = &mut writer {
         writer.begin().expect("the stamped files are made before anything breaks");
     }
-    let mut warm = 0;
+    let mut warm = MemorySample::default();
     // Otherwise processes that wait for this daemon, this one included, could not end.
     let give_up = || {
         println!("{:#?}", world.status());
@@ -356,10 +362,11 @@ fn play(
     };
     watch_calls(&judge, give_up, work);
     let resident = census::resident();
-    let beside_data = memory_beside_data(&world);
+    let data = world.status().gauges.buffer_memory;
     let end = judge.now();
-    if warm > 0 && beside_data > warm + RESIDENT {
-        judge.note(format!("memory beside file data grew from {warm} to {beside_data} bytes"), end);
+    if warm.resident > 0 && resident > warm.resident + data.saturating_sub(warm.data) + RESIDENT {
+        let was = warm.resident;
+        judge.note(format!("resident memory grew from {was} to {resident} bytes"), end);
     }
     if let Err(text) = world.quiet() {
         judge.note(text, end);
@@ -385,24 +392,17 @@ fn play(
         episodes: judge.schedule.episodes.len(),
         report: judge.report(),
         counters,
-        beside_data_after_a_quarter: warm,
-        beside_data,
         resident,
+        resident_after_a_quarter: warm.resident,
         resident_unmounted: census::resident(),
     }
 }
 
-/// Resident memory without the buffers of file data, which have a budget.
-fn memory_beside_data(world: &World) -> u64 {
-    let data = world.status().gauges.buffer_memory;
-    census::resident().saturating_sub(data)
-}
-
 /// Breaks and heals as the schedule says, checks every second, and waits until all replicas serve
-/// reads again. Returns the memory beside file data after a quarter of the time.
-fn conduct(judge: &Judge, world: &World, length: Duration) -> u64 {
+/// reads again. Returns the memory after a quarter of the time.
+fn conduct(judge: &Judge, world: &World, length: Duration) -> MemorySample {
     let mut events = judge.schedule.events().into_iter().peekable();
-    let mut warm = 0;
+    let mut warm = MemorySample::default();
     let mut next_look = Duration::from_secs(1);
     while judge.now() < length {
         let next = events.peek().map_or(length, |event| event.at).min(next_look).min(length);
@@ -415,8 +415,9 @@ fn conduct(judge: &Judge, world: &World, length: Duration) -> u64 {
             next_look += Duration::from_secs(1);
             look(judge, world);
             tracing::debug!(?now, status = ?brief(world), "looked");
-            if now > length / 4 && warm == 0 {
-                warm = memory_beside_data(world);
+            if now > length / 4 && warm.resident == 0 {
+                warm.data = world.status().gauges.buffer_memory;
+                warm.resident = census::resident();
             }
         }
     }
@@ -469,10 +470,8 @@ fn tell(round: &Round) {
     println!("  {} episodes; {}", round.episodes, round.counters);
     let mib = |bytes: u64| bytes >> 20;
     println!(
-        "  memory beside file data: {} MiB after a quarter, {} MiB at the end; \
-         resident: {} MiB at the end, {} MiB unmounted",
-        mib(round.beside_data_after_a_quarter),
-        mib(round.beside_data),
+        "  resident: {} MiB after a quarter, {} MiB at the end, {} MiB unmounted",
+        mib(round.resident_after_a_quarter),
         mib(round.resident),
         mib(round.resident_unmounted)
     );

@@ -204,6 +204,11 @@ fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> 
 
 impl Backend for DirBackend {
     fn stat(&self, path: &Path) -> Result<Attr> {
+        // The root is open, so it is shown even if there are no other descriptors.
+        if path.as_os_str().is_empty() {
+            let root = self.root_slot.root()?;
+            return root.device.attr(root.fd.as_fd());
+        }
         self.device()?.attr(self.resolve(path, OFlags::PATH)?.as_fd())
     }
 

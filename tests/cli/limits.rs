@@ -99,6 +99,7 @@ fn without_descriptors_open_files_stay_readable() {
     assert!((10..100).contains(&files.len()), "{} could be opened", files.len());
     for (i, file) in &files {
         assert_eq!(read(file).unwrap(), content(*i));
+        assert_eq!(file.metadata().unwrap().len(), content(*i).len() as u64);
     }
     // Each request is answered, again and again.
     for _ in 0..5 {

@@ -1,6 +1,4 @@
 //! Many readers and open files with little memory.
-//!
-//! Reads that a busy machine makes late may exceed the budget for a short time.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -8,7 +6,6 @@ use std::thread::{self, ScopedJoinHandle};
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 
-use crate::machine::attempts;
 use crate::rig::{Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
@@ -44,61 +41,54 @@ fn check(file: &File, i: usize, all: &[u8], at: usize, len: usize) {
 
 #[test]
 fn many_files_at_once_never_exceed_the_budget() {
-    attempts(|| {
-        let setup = Setup {
-            read: "cache = \"direct\"\nsegment_size = \"256KiB\"",
-            rest: "[memory]\nbudget = \"4MiB\"",
-            ..Setup::default()
-        };
-        let rig = many_files(64, MIB, &setup);
-        let rig = &rig;
-        rig.within_budget(|| {
-            thread::scope(|scope| {
-                for i in 0..64 {
-                    scope.spawn(move || {
-                        assert!(
-                            fs::read(rig.at(format!("f{i}"))).unwrap() == content(i, MIB),
-                            "{i}"
-                        );
-                    });
-                }
-            });
+    let setup = Setup {
+        read: "cache = \"direct\"\nsegment_size = \"256KiB\"",
+        rest: "[memory]\nbudget = \"4MiB\"",
+        ..Setup::default()
+    };
+    let rig = many_files(64, MIB, &setup);
+    let rig = &rig;
+    rig.within_budget(|| {
+        thread::scope(|scope| {
+            for i in 0..64 {
+                scope.spawn(move || {
+                    assert!(fs::read(rig.at(format!("f{i}"))).unwrap() == content(i, MIB), "{i}");
+                });
+            }
         });
-        rig.expect_quiet();
     });
+    rig.expect_quiet();
 }
 
 /// Each thread alternates among its files, so all of them are open and partly read at once.
 #[test]
 fn two_hundred_open_files_share_a_small_budget() {
-    attempts(|| {
-        const FILES: usize = 200;
-        const THREADS: usize = 16;
-        const SMALL: usize = 300 * KIB;
-        for read in ["cache = \"kernel\"", "cache = \"direct\""] {
-            let setup = Setup { read, rest: "[memory]\nbudget = \"16MiB\"", ..Setup::default() };
-            let rig = many_files(FILES, SMALL, &setup);
-            let files: Vec<_> = (0..FILES).map(|i| (open(&rig, i), content(i, SMALL))).collect();
-            rig.within_budget(|| {
-                thread::scope(|scope| {
-                    for thread in 0..THREADS {
-                        let files = &files;
-                        scope.spawn(move || {
-                            for at in (0..SMALL + FILES).step_by(40 * KIB) {
-                                for i in (thread..FILES).step_by(THREADS) {
-                                    let (file, content) = &files[i];
-                                    check(file, i, content, at.min(content.len()), 40 * KIB);
-                                }
+    const FILES: usize = 200;
+    const THREADS: usize = 16;
+    const SMALL: usize = 300 * KIB;
+    for read in ["cache = \"kernel\"", "cache = \"direct\""] {
+        let setup = Setup { read, rest: "[memory]\nbudget = \"16MiB\"", ..Setup::default() };
+        let rig = many_files(FILES, SMALL, &setup);
+        let files: Vec<_> = (0..FILES).map(|i| (open(&rig, i), content(i, SMALL))).collect();
+        rig.within_budget(|| {
+            thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let files = &files;
+                    scope.spawn(move || {
+                        for at in (0..SMALL + FILES).step_by(40 * KIB) {
+                            for i in (thread..FILES).step_by(THREADS) {
+                                let (file, content) = &files[i];
+                                check(file, i, content, at.min(content.len()), 40 * KIB);
                             }
-                        });
-                    }
-                });
+                        }
+                    });
+                }
             });
-            assert_eq!(rig.status().counters.read_errors, 0, "{read}");
-            drop(files);
-            rig.expect_quiet();
-        }
-    });
+        });
+        assert_eq!(rig.status().counters.read_errors, 0, "{read}");
+        drop(files);
+        rig.expect_quiet();
+    }
 }
 
 /// Starts reading `len` bytes at the start of each of these files, each once the one before is in
@@ -189,42 +179,40 @@ fn partly_read_data_of_idle_readers_is_evicted() {
 
 #[test]
 fn overlapping_reads_work_with_little_memory() {
-    attempts(|| {
-        // Other fetches leave gaps of any length in a read that waits for memory, and pages that two
-        // readers want are requested while they arrive.
-        const READERS: u64 = 24;
-        for read in [
-            "cache = \"direct\"\nsegment_size = \"256KiB\"",
-            "cache = \"kernel\"\nsegment_size = \"256KiB\"",
-        ] {
-            let setup = Setup { read, rest: "[memory]\nbudget = \"4MiB\"", ..Setup::default() };
-            let rig = many_files(5, 2 * MIB, &setup);
-            let all: Vec<_> = (0..5).map(|i| content(i, 2 * MIB)).collect();
-            let (rig, all) = (&rig, &all);
-            for script in &rig.scripts {
-                let late = Fault::Delay(std::time::Duration::from_millis(1));
-                script.add(FaultRule::always(FaultOp::Read, late));
-            }
-            rig.within_budget(|| {
-                thread::scope(|scope| {
-                    for reader in 0..READERS {
-                        scope.spawn(move || {
-                            // Every second one reads a file with fewer readers.
-                            let i = if reader % 2 == 0 { 0 } else { 1 + reader as usize % 4 };
-                            let (file, all) = (open(rig, i), &all[i]);
-                            let mut x = reader + 1;
-                            for _ in 0..200 {
-                                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                                let at = (x >> 33) as usize % (2 * MIB - 512 * KIB);
-                                let len = 1 + (x >> 12) as usize % (512 * KIB);
-                                check(&file, i, all, at, len);
-                            }
-                        });
-                    }
-                });
-            });
-            assert_eq!(rig.status().counters.read_errors, 0);
-            rig.expect_quiet();
+    // Other fetches leave gaps of any length in a read that waits for memory, and pages that two
+    // readers want are requested while they arrive.
+    const READERS: u64 = 24;
+    for read in [
+        "cache = \"direct\"\nsegment_size = \"256KiB\"",
+        "cache = \"kernel\"\nsegment_size = \"256KiB\"",
+    ] {
+        let setup = Setup { read, rest: "[memory]\nbudget = \"4MiB\"", ..Setup::default() };
+        let rig = many_files(5, 2 * MIB, &setup);
+        let all: Vec<_> = (0..5).map(|i| content(i, 2 * MIB)).collect();
+        let (rig, all) = (&rig, &all);
+        for script in &rig.scripts {
+            let late = Fault::Delay(std::time::Duration::from_millis(1));
+            script.add(FaultRule::always(FaultOp::Read, late));
         }
-    });
+        rig.within_budget(|| {
+            thread::scope(|scope| {
+                for reader in 0..READERS {
+                    scope.spawn(move || {
+                        // Every second one reads a file with fewer readers.
+                        let i = if reader % 2 == 0 { 0 } else { 1 + reader as usize % 4 };
+                        let (file, all) = (open(rig, i), &all[i]);
+                        let mut x = reader + 1;
+                        for _ in 0..200 {
+                            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            let at = (x >> 33) as usize % (2 * MIB - 512 * KIB);
+                            let len = 1 + (x >> 12) as usize % (512 * KIB);
+                            check(&file, i, all, at, len);
+                        }
+                    });
+                }
+            });
+        });
+        assert_eq!(rig.status().counters.read_errors, 0);
+        rig.expect_quiet();
+    }
 }

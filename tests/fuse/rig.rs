@@ -15,6 +15,7 @@ use fanfs::volume::{ReplicaId, ReplicaMap};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::machine::{LATE, Machine};
 use crate::processes::{self, Command};
 use crate::recorder::{Call, Hold, Record, Recorded, View};
 
@@ -211,11 +212,13 @@ impl Rig {
         self.status().replicas.iter().map(|replica| replica.counters.bytes).sum()
     }
 
-    /// Does `work`, and checks throughout that the memory for data is within the budget.
+    /// Does `work`, and checks throughout that the memory for data is within the budget. Reads that
+    /// a busy machine makes late may exceed it for a short time, as docs/SECURITY.md says.
     pub(crate) fn within_budget<T>(&self, work: impl FnOnce() -> T) -> T {
-        let over = AtomicBool::new(false);
-        let (over, most) = (&over, AtomicU64::new(0));
+        let (over, machine) = (AtomicBool::new(false), Machine::new());
+        let (over, machine, most) = (&over, &machine, AtomicU64::new(0));
         std::thread::scope(|scope| {
+            scope.spawn(|| machine.watch(|| over.load(Ordering::Relaxed)));
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let g = self.status().gauges;
@@ -226,9 +229,11 @@ impl Rig {
             });
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
             over.store(true, Ordering::Relaxed);
+            let result = ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let (most, budget) = (most.load(Ordering::Relaxed), self.status().gauges.buffer_budget);
-            assert!((1..=budget).contains(&most), "{most} bytes of a budget of {budget}");
-            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let bound = if machine.worst() < LATE { budget } else { 2 * budget };
+            assert!((1..=bound).contains(&most), "{most} bytes of a budget of {budget}");
+            result
         })
     }
 

@@ -1,7 +1,8 @@
 //! Attributes of inodes that the kernel knows.
 //!
-//! A replica is asked by path. If the path is gone, leads to another file, or cannot be followed for
-//! want of a descriptor, it is asked by an open file.
+//! A replica is asked by path, or by an open file if the path is gone or leads to another file. To
+//! follow a path takes a descriptor. If there is none, an open file that still has its version shows
+//! its attributes, so that it stays readable.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -195,9 +196,9 @@ impl Namespace {
         request: &AttrRequest,
         answer: AttrAnswer,
     ) -> FsResult<Option<InodeAttr>> {
-        let AttrRequest { ino, since, .. } = *request;
+        let AttrRequest { ino, source, since, .. } = *request;
         let open = self.tables.handles.find_inode(ino).map(|inode| inode.current());
-        let failure = match answer.found {
+        let is_gone = match answer.found {
             Ok((replica, _)) if self.tables.is_possibly_stale(replica, &answer.path, ino) => {
                 return Ok(None);
             }
@@ -212,14 +213,16 @@ impl Namespace {
             Err(error @ BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)) => {
                 error.into()
             }
-            // To follow a path takes a descriptor, an open file has one.
-            Err(error) if error.lacks_descriptors() => error.into(),
+            Err(error) if error.lacks_descriptors() && source == AttrSource::Path => {
+                let attr = self.getattr_by_descriptor(ino, since).await;
+                return attr.map(Some).ok_or(error.into());
+            }
             Err(error) => return Err(error.into()),
         };
-        // The name is gone, leads to another file or cannot be followed: the open file is asked.
+        // The name is gone or leads to another file, so the open file is asked.
         match open {
             Some(open) => self.getattr_by_open_file(ino, open, since).await.map(Some),
-            None => Err(failure),
+            None => Err(is_gone),
         }
     }
 
@@ -244,6 +247,33 @@ impl Namespace {
         };
         let (_, attr) = self.calls.client.call(target, run_as, stat).await?;
         Ok(self.tables.attr_reply(ino, attr, &check, asked))
+    }
+
+    /// Attributes of an open file that still has its version, from a replica that has it open: this
+    /// takes no other descriptor. `None` if no replica shows them, or if this mount has changed the
+    /// file recently: then replicas may differ.
+    async fn getattr_by_descriptor(&self, ino: Ino, since: Instant) -> Option<InodeAttr> {
+        let open = self.tables.handles.find_inode(ino)?.current();
+        let asked = self.tables.change_seq();
+        let holders = open.replicas_with_descriptor();
+        if holders.is_empty() || self.tables.is_recently_changed(ino) {
+            return None;
+        }
+        let usable = holders.and(self.calls.replicas.availability().usable);
+        let order = usable.iter().chain(holders.minus(usable).iter()).collect();
+        let check = OpenFileCheck::matching(&open);
+        let target = self.calls.target(open.path()).requested_at(since);
+        let run_as = RunAs::Only(open.credentials());
+        let stat = move |replica: ReplicaId, _: &dyn Backend| {
+            let attr = open.descriptor_on(replica).ok_or(E::BADF)?.attr()?;
+            match open.is_version(&attr) {
+                true => Ok(attr),
+                false => Err(BackendError::VersionMismatch),
+            }
+        };
+        let (_, attr) = self.calls.client.call_in_order(order, target, run_as, stat).await.ok()?;
+        let is_unchanged = self.tables.inodes.lock().is_unchanged_since(ino, asked);
+        is_unchanged.then(|| self.tables.attr_reply(ino, attr, &check, asked))
     }
 
     /// Attributes of a file that is open for writing.
