@@ -101,6 +101,10 @@ fn without_descriptors_open_files_stay_readable() {
         assert_eq!(read(file).unwrap(), content(*i));
         assert_eq!(file.metadata().unwrap().len(), content(*i).len() as u64);
     }
+    // Another client has changed one since: nothing that is shown is out of date.
+    let (i, file) = &files[0];
+    fs::write(room.path("tree/many").join(i.to_string()), content(*i)).unwrap();
+    assert_eq!(file.metadata().err().as_ref().and_then(errno), Some(Errno::MFILE));
     // Each request is answered, again and again.
     for _ in 0..5 {
         assert_eq!(status(&room)["volume"], "v");
