@@ -9,12 +9,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::mount_table::MountTable;
 use crate::replicas::Replicas;
+
+/// The interval between tries to read a table that could not be read: for want of a descriptor, or of
+/// memory.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Reports each mount that disappeared to `replicas`. Returns only if the table cannot be
 /// watched.
@@ -30,11 +35,23 @@ async fn watch_table(replicas: &Replicas) -> io::Result<()> {
     // SAFETY: the `OwnedFd` owns the descriptor, and nothing closes or replaces it before the
     // registration ends.
     let table = unsafe { AsyncFd::register_with_interest(table, Interest::PRIORITY)? };
+    let mut has_failed = false;
     loop {
         // The mount ids are read before the table: a mount that is newer than the table would
         // look as if it had disappeared.
         let mounts = replicas.map(|_, replica| replica.mount_id());
-        let now = MountTable::read()?;
+        let now = match MountTable::read() {
+            Ok(now) => now,
+            Err(error) => {
+                if !has_failed {
+                    tracing::warn!(%error, "cannot read the mount table; fanfs tries again");
+                }
+                has_failed = true;
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        has_failed = false;
         replicas.mounts_changed();
         for (id, mount) in mounts.iter() {
             if let Some(mount) = mount.filter(|mount| now.by_id(*mount).is_none()) {

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::with_mounts;
 use super::world::World;
@@ -85,6 +86,25 @@ impl Nested {
 
 fn errno<T>(result: std::io::Result<T>) -> Option<Errno> {
     result.err().and_then(|error| Errno::from_io_error(&error))
+}
+
+/// To read the mount table takes a descriptor.
+#[test]
+fn a_loss_without_free_descriptors_is_noticed_later() {
+    with_mounts("gone::a_loss_without_free_descriptors_is_noticed_later", || {
+        let nested = Nested::new();
+        let world = &nested.0;
+        let daemon = Pid::from_raw(world.daemon() as i32);
+        let none = Rlimit { current: Some(0), maximum: getrlimit(Resource::Nofile).maximum };
+        let usual = prlimit(daemon, Resource::Nofile, none).unwrap();
+        nested.detach("n2");
+        world.eventually("the table could not be read", || world.log().contains("the mount table"));
+        prlimit(daemon, Resource::Nofile, usual).unwrap();
+        nested.expect_absent(&["n2"]);
+        nested.mount_again("n2");
+        world.expect_all_in_service();
+        world.expect_whole();
+    });
 }
 
 #[test]
