@@ -127,6 +127,12 @@ impl BackendError {
         matches!(self, Self::Os(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
     }
 
+    /// Whether no path can be followed at present: there is no descriptor for it, or the replica is
+    /// not in service. This says nothing about the object, and open files can still be used.
+    pub fn prevents_lookups(&self) -> bool {
+        self.lacks_descriptors() || matches!(self, Self::Absent)
+    }
+
     /// Whether the error may count against the replica's health. A full queue or a lack of
     /// descriptors is a problem of this process; another version concerns one file.
     pub fn is_replica_fault(&self) -> bool {

@@ -28,7 +28,16 @@ impl Nested {
         Self::with_lag("0s")
     }
 
+    /// The kernel asks for attributes again before each use.
+    fn with_short_lived_attributes() -> Self {
+        Self::with_settings("0s", "[fuse]\nattribute_ttl = \"0s\"\n")
+    }
+
     fn with_lag(lag: &str) -> Self {
+        Self::with_settings(lag, "")
+    }
+
+    fn with_settings(lag: &str, more: &str) -> Self {
         let world = World::new("");
         fs::create_dir(world.path("tree/inner")).unwrap();
         fs::create_dir(world.path("nested")).unwrap();
@@ -38,7 +47,7 @@ impl Nested {
         let text = fs::read_to_string(world.path("v.toml")).unwrap();
         let text = text.replace("[write]\n", "[write]\nreplica = \"n1\"\n");
         let text = text.replace("lag = \"0s\"", &format!("lag = \"{lag}\""));
-        fs::write(world.path("v.toml"), text).unwrap();
+        fs::write(world.path("v.toml"), text + more).unwrap();
         let nested = Self(world);
         fs::create_dir(nested.0.path("kept")).unwrap();
         mount_bind(nested.0.path("n3"), nested.0.path("kept")).unwrap();
@@ -162,7 +171,7 @@ fn after_an_untried_change_other_replicas_still_serve() {
 #[test]
 fn if_all_mounts_are_gone_a_nested_name_is_an_error() {
     with_mounts("gone::if_all_mounts_are_gone_a_nested_name_is_an_error", || {
-        let nested = Nested::new();
+        let nested = Nested::with_short_lived_attributes();
         let world = &nested.0;
         let open = File::open(world.path("mnt/f03")).unwrap();
         let all = ["n1", "n2", "n3"];
@@ -175,9 +184,10 @@ fn if_all_mounts_are_gone_a_nested_name_is_an_error() {
         let made = fs::write(world.path("mnt/inner/made"), "made");
         nested.expect_nothing_below();
         assert_eq!(errno(made), Some(Errno::IO));
-        // Open files stay open.
+        // Open files stay open, and show their attributes.
         let mut start = [0; 6];
         open.read_exact_at(&mut start, 0).unwrap();
+        assert_eq!(open.metadata().unwrap().len(), 84_000);
         assert_eq!(&start, b"file 3");
         all.iter().for_each(|name| nested.mount_again(name));
         world.expect_all_in_service();

@@ -20,11 +20,16 @@ fn large() -> Vec<u8> {
 
 /// A volume with a large file and the write replica `writer`.
 fn world(writer: &str) -> World {
+    world_with(writer, "")
+}
+
+/// With the tables `more`.
+fn world_with(writer: &str, more: &str) -> World {
     let world = World::new("");
     fs::write(world.path("tree/large"), large()).unwrap();
     let text = fs::read_to_string(world.path("v.toml")).unwrap();
     let text = text.replace("[write]\n", &format!("[write]\nreplica = \"{writer}\"\n"));
-    fs::write(world.path("v.toml"), text).unwrap();
+    fs::write(world.path("v.toml"), text + more).unwrap();
     world.expect(&["mount", "v.toml", "mnt", "-o", "keeper,log=log"]);
     world
 }
@@ -201,7 +206,8 @@ fn files_open_for_writing_survive_a_kill_of_the_daemon() {
 fn an_unrepeatable_change_at_a_kill_ends_with_etimedout() {
     let name = "hung::an_unrepeatable_change_at_a_kill_ends_with_etimedout";
     with_mounts(name, || {
-        let mut world = world("n3");
+        // The kernel must not ask for attributes first, to check permissions.
+        let mut world = world_with("n3", "[fuse]\nattribute_ttl = \"10min\"\n");
         let file = File::create(world.path("mnt/written")).unwrap();
         let before = world.daemon();
         world.becomes(State::Hung);

