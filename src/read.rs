@@ -34,6 +34,7 @@ mod inline_read;
 mod open_file;
 mod policy;
 mod prefetch;
+mod read_at_open;
 pub mod readahead;
 mod reclaim;
 mod replica_slot;
@@ -71,6 +72,7 @@ use active_readers::{ActiveReaders, LastCounted};
 use content_check::ContentChecker;
 use eviction::EvictionQueues;
 use fetch::{JoinOutcome, ReadRequest, SegmentFetch};
+use read_at_open::OpenReadTallies;
 use readahead::Readahead;
 use small_reads::{GeneralRead, Overdraw, SmallReadSlots};
 use split::Piece;
@@ -81,6 +83,7 @@ pub use caller_thread::CallerThread;
 pub use gauges::ReadGauges;
 pub use open_file::OpenFile;
 pub use policy::{ReadError, ReadPolicy};
+pub use read_at_open::{FileContent, MAX_READ_AT_OPEN};
 pub use request::{ReadBytes, ReadCompletion, ReadData, ReadParams, RequestOrigin};
 pub use small_reads::SmallReads;
 pub use tracer::TraceStream;
@@ -109,6 +112,8 @@ pub struct Reader {
     tracer: Arc<Tracer>,
     /// The scheduler's loads, for small reads.
     small_read_view: SmallReadView,
+    /// What the reads of opens measured.
+    open_read_tallies: OpenReadTallies,
     /// The slots of small reads, of each session.
     small_reads: RwLock<Vec<Weak<dyn SmallReadSlots>>>,
 }
@@ -146,6 +151,7 @@ impl Reader {
             content_checker: ContentChecker::new(policy.compare_share),
             tracer: Arc::new(tracer),
             small_read_view: SmallReadView::new(replicas.len()),
+            open_read_tallies: OpenReadTallies::new(replicas.len()),
             small_reads: RwLock::default(),
             policy,
             replicas,

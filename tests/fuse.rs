@@ -20,6 +20,7 @@ mod moves;
 mod names;
 mod namespace;
 mod objects;
+mod open_reads;
 mod passthrough;
 mod placement;
 mod progress;

@@ -445,6 +445,12 @@ impl Inodes {
         self.rename(second, first, inos[1], change);
     }
 
+    /// Whether the kernel has not opened the inode, so has no pages of it.
+    pub(super) fn is_never_opened(&self, ino: Ino) -> bool {
+        let node = self.nodes.get(&ino);
+        node.is_some_and(|node| matches!(node.kernel_cache, KernelCacheState::Empty))
+    }
+
     /// Records an open at `version`; returns what the kernel has cached since.
     pub(super) fn record_open(&mut self, ino: Ino, version: FileVersion) -> CacheValidity {
         let Some(node) = self.nodes.get_mut(&ino) else { return CacheValidity::default() };

@@ -51,6 +51,10 @@ impl KernelOpen for FuseOpenResponder {
     fn invalidate_attrs(&self) {
         self.notifier.invalidate_attrs(self.number);
     }
+
+    fn store(&self, bytes: &[u8]) -> bool {
+        self.notifier.store(self.number, bytes)
+    }
 }
 
 impl FuseOpenResponder {

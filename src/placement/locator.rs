@@ -208,6 +208,11 @@ impl Locator {
         }
     }
 
+    /// Whether the placement of files can be known.
+    pub fn has_source(&self) -> bool {
+        !matches!(self.source, PlacementSource::None)
+    }
+
     /// The rule that pins `path`.
     pub fn pin(&self, path: &Path) -> Option<Pin> {
         self.topology.affinities.find(path)

@@ -486,7 +486,8 @@ impl Reader {
 
     /// Adds what the slots measured to the scheduler's estimates, and publishes the next view.
     fn collect_small_reads<C: ReadCompletion>(&self, slots: &[Slot<C>], now: Instant) {
-        let tallies: Vec<_> = slots.iter().flat_map(Slot::take_tallies).collect();
+        let mut tallies = self.open_read_tallies.take();
+        tallies.extend(slots.iter().flat_map(Slot::take_tallies));
         let mut scheduler = self.scheduler.lock();
         let health = &mut *self.replicas.lock_health();
         for (replica, tally) in &tallies {
@@ -524,7 +525,12 @@ fn read_into(
     }
 }
 
-fn fill(file: &dyn BackendFile, range: ByteRange, bytes: &mut [u8]) -> Result<(), BackendError> {
+/// Fills `bytes` with the range of the file.
+pub(super) fn fill(
+    file: &dyn BackendFile,
+    range: ByteRange,
+    bytes: &mut [u8],
+) -> Result<(), BackendError> {
     let mut filled = 0;
     while filled < bytes.len() {
         if filled > 0 {

@@ -94,6 +94,21 @@ impl SmallReadView {
         }
     }
 
+    /// How long a read of that many bytes from `replica` would take if no other were in flight and
+    /// its node held them. `None` if the scheduler must decide about reads.
+    pub fn expected_time(&self, replica: ReplicaId, bytes: u64) -> Option<Duration> {
+        if !self.is_calm.load(Ordering::Relaxed) || self.is_probe_due.load(Ordering::Relaxed) {
+            return None;
+        }
+        let load = &self.loads[replica];
+        if load.is_latency_uncertain.load(Ordering::Relaxed) {
+            return None;
+        }
+        let cost = load.seconds_per_byte.local.get() * bytes as f64;
+        let time = load.latency.local.get() + cost;
+        Some(Duration::from_secs_f64(time.min(MAX_EXPECTED_SECS)))
+    }
+
     /// The replica that completes a read first. `reads_in_flight` is the number of small reads in
     /// flight to a replica, `None` if it takes no more. `None` if the scheduler must decide.
     pub fn choose(

@@ -1,0 +1,177 @@
+//! Small files that are read by the call that opens them.
+
+use std::cell::Cell;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Fault, FaultOp, FaultRule};
+use fanfs::volume::ByteRange;
+use rustix::io::Errno;
+
+use crate::recorder::Call;
+use crate::rig::{Rig, Setup, bytes, mount, tree};
+
+const SIZE: usize = 5000;
+
+/// A volume to which the tests add files, beneath the mount.
+struct Growing {
+    rig: Rig,
+    files: Cell<usize>,
+}
+
+impl Growing {
+    fn new(setup: &Setup) -> Self {
+        Self { rig: mount(tree(), setup), files: Cell::default() }
+    }
+
+    /// Adds a file; its name.
+    fn add(&self) -> String {
+        let number = self.files.replace(self.files.get() + 1);
+        let name = format!("added{number}");
+        fs::write(self.rig.source(0, &name), content(number)).unwrap();
+        name
+    }
+
+    /// Adds a file and reads it. Returns whether its open did: the kernel did not ask for it then.
+    fn read_another(&self) -> bool {
+        let number = self.files.get();
+        let before = self.rig.status().counters.reads;
+        let name = self.add();
+        assert!(fs::read(self.rig.at(name)).unwrap() == content(number), "file {number}");
+        self.rig.status().counters.reads == before
+    }
+
+    /// Reads files until the replicas are known to be quick.
+    fn warm_up(&self) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !self.read_another() {
+            assert!(Instant::now() < until, "no open reads a file");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Repeats `is_read_by_open` with quick replicas. A busy machine can make a replica seem slow.
+    fn until(&self, what: &str, is_read_by_open: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !is_read_by_open() {
+            assert!(Instant::now() < until, "{what}");
+            self.rig.scripts.iter().for_each(|script| script.heal());
+            self.warm_up();
+        }
+    }
+
+    fn fail_on(&self, replicas: &[usize], rule: FaultRule) {
+        for &replica in replicas {
+            self.rig.scripts[replica].add(rule);
+        }
+    }
+}
+
+fn content(number: usize) -> Vec<u8> {
+    bytes(SIZE, number as u64)
+}
+
+#[test]
+fn a_small_file_is_read_by_its_open() {
+    let volume = Growing::new(&Setup::default());
+    let rig = &volume.rig;
+    volume.warm_up();
+    let whole = Call::Read(ByteRange::at(0, SIZE as u64));
+    volume.until("one open and one read in all", || {
+        let number = volume.files.get();
+        let name = volume.add();
+        rig.record();
+        let is_right = fs::read(rig.at(&name)).unwrap() == content(number);
+        assert!(is_right, "file {number}");
+        let calls = rig.recorded().concat();
+        let count = |call: &Call| calls.iter().filter(|one| *one == call).count();
+        count(&Call::Open) == 1 && count(&whole) == 1
+    });
+    // Each byte was fetched once, and delivered once.
+    let asked = (volume.files.get() * SIZE) as u64;
+    let status = rig.status();
+    assert_eq!(status.counters.bytes_delivered, asked);
+    assert!(status.counters.reads < volume.files.get() as u64);
+    rig.expect_quiet();
+}
+
+/// The kernel has the pages: a second open asks for the version only.
+#[test]
+fn a_second_open_does_not_read() {
+    let volume =
+        Growing::new(&Setup { rest: "[fuse]\nattribute_ttl = \"60s\"", ..Setup::default() });
+    volume.warm_up();
+    volume.until("no second read", || {
+        let number = volume.files.get();
+        let is_by_open = volume.read_another();
+        volume.rig.record();
+        let name = volume.rig.at(format!("added{number}"));
+        assert!(fs::read(name).unwrap() == content(number));
+        let calls = volume.rig.recorded().concat();
+        is_by_open && calls.iter().all(|call| matches!(call, Call::Open | Call::Close(_)))
+    });
+}
+
+#[test]
+fn a_changed_file_is_read_anew() {
+    let volume =
+        Growing::new(&Setup { rest: "[fuse]\nattribute_ttl = \"0s\"", ..Setup::default() });
+    volume.warm_up();
+    volume.until("opens read", || {
+        let number = volume.files.get();
+        let is_by_open = volume.read_another();
+        let name = format!("added{number}");
+        let changed = bytes(SIZE + 1, 77);
+        fs::write(volume.rig.source(0, &name), &changed).unwrap();
+        assert!(fs::read(volume.rig.at(&name)).unwrap() == changed, "old bytes");
+        is_by_open
+    });
+}
+
+/// The open succeeds, and the kernel asks for the bytes.
+#[test]
+fn a_failed_read_does_not_fail_the_open() {
+    let volume = Growing::new(&Setup::default());
+    volume.warm_up();
+    let broken = FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO));
+    for short in [broken, FaultRule::always(FaultOp::Read, Fault::ShortRead(100))] {
+        volume.fail_on(&[0, 1, 2], FaultRule { count: 1, ..short });
+        (0..6).for_each(|_| _ = volume.read_another());
+        volume.rig.scripts.iter().for_each(|script| script.heal());
+        volume.warm_up();
+    }
+    volume.rig.expect_quiet();
+}
+
+/// The read in the open hangs on one replica and fails on another: the third has the file.
+#[test]
+fn a_read_that_hangs_in_an_open_is_hedged() {
+    let volume = Growing::new(&Setup::default());
+    volume.warm_up();
+    let hung = FaultRule::always(FaultOp::Read, Fault::Hang);
+    let broken = FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO));
+    for [first, second] in [[0, 1], [1, 2], [2, 0]] {
+        volume.fail_on(&[first], hung);
+        volume.fail_on(&[second], broken);
+        (0..4).for_each(|_| _ = volume.read_another());
+        volume.rig.scripts.iter().for_each(|script| script.heal());
+    }
+    volume.rig.expect_quiet();
+}
+
+/// Its first open asks one replica, which also reads; later opens ask none.
+#[test]
+fn the_first_open_of_a_small_immutable_file_reads_it() {
+    let setup = Setup { volume: "immutable = true\n", ..Setup::default() };
+    let volume = Growing::new(&setup);
+    volume.warm_up();
+    volume.until("only the first open asks", || {
+        let number = volume.files.get();
+        let is_by_open = volume.read_another();
+        volume.rig.record();
+        let name = volume.rig.at(format!("added{number}"));
+        assert!(fs::read(name).unwrap() == content(number));
+        let calls = volume.rig.recorded().concat();
+        is_by_open && calls.iter().all(|call| matches!(call, Call::Close(_)))
+    });
+}
