@@ -72,7 +72,6 @@ use active_readers::{ActiveReaders, LastCounted};
 use content_check::ContentChecker;
 use eviction::EvictionQueues;
 use fetch::{JoinOutcome, ReadRequest, SegmentFetch};
-use read_at_open::OpenReadTallies;
 use readahead::Readahead;
 use small_reads::{GeneralRead, Overdraw, SmallReadSlots};
 use split::Piece;
@@ -112,8 +111,7 @@ pub struct Reader {
     tracer: Arc<Tracer>,
     /// The scheduler's loads, for small reads.
     small_read_view: SmallReadView,
-    /// What the reads of opens measured.
-    open_read_tallies: OpenReadTallies,
+    open_reads: read_at_open::OpenReads,
     /// The slots of small reads, of each session.
     small_reads: RwLock<Vec<Weak<dyn SmallReadSlots>>>,
 }
@@ -151,7 +149,7 @@ impl Reader {
             content_checker: ContentChecker::new(policy.compare_share),
             tracer: Arc::new(tracer),
             small_read_view: SmallReadView::new(replicas.len()),
-            open_read_tallies: OpenReadTallies::new(replicas.len()),
+            open_reads: read_at_open::OpenReads::new(replicas.len()),
             small_reads: RwLock::default(),
             policy,
             replicas,

@@ -18,10 +18,6 @@ pub trait KernelOpen: Send + Sync {
 
     /// Makes the kernel forget its attributes of the file, before the reply.
     fn invalidate_attrs(&self);
-
-    /// Puts the first bytes of the file into the kernel's page cache, before the reply. This may
-    /// wait for a read of the same pages. False if the kernel does not take them.
-    fn store(&self, bytes: &[u8]) -> bool;
 }
 
 /// A caller without a kernel: it takes no descriptor.
@@ -31,8 +27,4 @@ impl KernelOpen for () {
     }
 
     fn invalidate_attrs(&self) {}
-
-    fn store(&self, _: &[u8]) -> bool {
-        false
-    }
 }

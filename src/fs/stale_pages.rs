@@ -43,6 +43,10 @@ pub trait KernelPages: Send + Sync {
     /// Drops the pages that have bytes of `range`. Waits for pages that are locked because they are
     /// being read or written.
     fn drop_pages(&self, ino: Ino, range: ByteRange);
+
+    /// Adds the first bytes of a file, which end where the file does. Waits for locked pages. False
+    /// if the kernel does not take them.
+    fn store(&self, ino: Ino, bytes: &[u8]) -> bool;
 }
 
 /// The reads of one file since its last write through the page cache.

@@ -4,11 +4,11 @@
 //! the session negotiates with the kernel or is paused, and to `/dev/null` when the device is
 //! released.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::io::DupFlags;
+use rustix::io::{DupFlags, Errno};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::volume::ByteRange;
@@ -41,6 +41,23 @@ pub(super) fn drop_pages(device: BorrowedFd<'_>, number: u64, range: ByteRange) 
     notice[24..32].copy_from_slice(&range.start.to_ne_bytes());
     notice[32..].copy_from_slice(&range.len().to_ne_bytes());
     rustix::io::write(device, &notice)?;
+    Ok(())
+}
+
+/// `FUSE_NOTIFY_STORE`
+const FUSE_NOTIFY_STORE: i32 = 4;
+
+/// Puts the first bytes of an inode into the page cache. Waits for locked pages.
+pub(super) fn store_pages(device: BorrowedFd<'_>, number: u64, bytes: &[u8]) -> io::Result<()> {
+    // A `struct fuse_out_header`, and a `struct fuse_notify_store_out`: the inode, offset, length
+    // and padding.
+    let mut notice = [0; 40];
+    let len = u32::try_from(notice.len() + bytes.len()).map_err(|_| Errno::INVAL)?;
+    notice[..4].copy_from_slice(&len.to_ne_bytes());
+    notice[4..8].copy_from_slice(&FUSE_NOTIFY_STORE.to_ne_bytes());
+    notice[16..24].copy_from_slice(&number.to_ne_bytes());
+    notice[32..36].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
+    rustix::io::writev(device, &[IoSlice::new(&notice), IoSlice::new(bytes)])?;
     Ok(())
 }
 

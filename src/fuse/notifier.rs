@@ -24,14 +24,4 @@ impl KernelNotifier {
             tracing::debug!(%error, "the kernel rejected an invalidation");
         }
     }
-
-    /// Puts the first bytes of a file into the page cache. False if the kernel does not take them.
-    pub(super) fn store(&self, number: INodeNo, bytes: &[u8]) -> bool {
-        let Some(notifier) = self.0.get() else { return false };
-        let stored = notifier.store(number, 0, bytes);
-        if let Err(error) = &stored {
-            tracing::debug!(%error, "the kernel rejected the bytes of a file");
-        }
-        stored.is_ok()
-    }
 }

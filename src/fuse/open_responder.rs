@@ -51,10 +51,6 @@ impl KernelOpen for FuseOpenResponder {
     fn invalidate_attrs(&self) {
         self.notifier.invalidate_attrs(self.number);
     }
-
-    fn store(&self, bytes: &[u8]) -> bool {
-        self.notifier.store(self.number, bytes)
-    }
 }
 
 impl FuseOpenResponder {

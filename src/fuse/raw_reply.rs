@@ -42,6 +42,14 @@ impl KernelPages for DevicePages {
             tracing::debug!(%error, "the kernel did not drop cached pages of a file");
         }
     }
+
+    fn store(&self, ino: Ino, bytes: &[u8]) -> bool {
+        let stored = device_fd::store_pages(self.0.as_fd(), ino.0, bytes);
+        if let Err(error) = &stored {
+            tracing::debug!(%error, "the kernel did not take the bytes of a file");
+        }
+        stored.is_ok()
+    }
 }
 
 /// The reply to one READ.

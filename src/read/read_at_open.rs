@@ -1,15 +1,15 @@
-//! Small files, read by the call that opens them.
+//! Small files of immutable volumes, read when they are opened.
 //!
 //! Most programs read a small file as soon as they have opened it. For that read(2) the kernel wakes
 //! a session thread, which wakes the program again. This takes longer than a quick replica's read.
-//! So the call that opens the file also reads it, and the kernel gets the bytes before the reply to
-//! the open ([`crate::fs::KernelOpen::store`]).
+//! So the session thread that opens the file also reads it, and the kernel gets the bytes before
+//! the reply to the open ([`crate::fs::KernelPages::store`]).
 //!
-//! The bytes are those that a read through the file just opened would return. The call is hedged
-//! and has a deadline, as any open. If its read fails, the file is open all the same: the kernel
-//! will ask for the bytes, and the usual way decides what the failure means.
+//! A file of a volume that may change is not read: another open could see a newer version, and the
+//! kernel would get these bytes after those of that version.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Reader;
@@ -18,6 +18,7 @@ use crate::backend::BackendFile;
 use crate::scheduler::rate::Locality;
 use crate::scheduler::small_reads::{SmallReadDelivery, SmallReadTally};
 use crate::sync::{LockRank, RankedMutex, before_io};
+use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::ChunkLocality;
 use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaMap};
 
@@ -28,38 +29,74 @@ pub const MAX_READ_AT_OPEN: u64 = 16 << 10;
 /// slower for programs that do not read, and two changes of threads matter less.
 const QUICK_LATENCY: Duration = Duration::from_micros(100);
 
-/// A whole file, as its open found it.
+/// After a read that took so long, no open reads for [`PAUSE`].
+const SLOW_READ: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A whole file, as its open found it. If the kernel does not get it, it was read in vain.
 pub struct FileContent {
     bytes: Vec<u8>,
-    replica: ReplicaId,
-    delivery: SmallReadDelivery,
+    counters: Arc<VolumeCounters>,
+    is_delivered: bool,
 }
 
-/// What the reads of opens measured since the last tick.
-pub(super) struct OpenReadTallies(ReplicaMap<RankedMutex<SmallReadTally>>);
+impl Drop for FileContent {
+    fn drop(&mut self) {
+        let count = match self.is_delivered {
+            true => &self.counters.bytes_delivered,
+            false => &self.counters.bytes_duplicate,
+        };
+        count.fetch_add(self.bytes.len() as u64, Ordering::Relaxed);
+    }
+}
 
-impl OpenReadTallies {
+/// The reads of opens.
+pub(super) struct OpenReads {
+    /// What was measured since the last tick.
+    tallies: ReplicaMap<RankedMutex<SmallReadTally>>,
+    start: Instant,
+    /// No open reads before this time after `start`, microseconds.
+    paused_until_us: AtomicU64,
+}
+
+impl OpenReads {
     pub(super) fn new(replicas: usize) -> Self {
         let empty = |_| RankedMutex::new(LockRank::SmallRead, SmallReadTally::default());
-        Self(ReplicaMap::from_fn(replicas, empty))
+        Self {
+            tallies: ReplicaMap::from_fn(replicas, empty),
+            start: Instant::now(),
+            paused_until_us: AtomicU64::new(0),
+        }
     }
 
     /// Removes and returns the tallies that have reads.
-    pub(super) fn take(&self) -> Vec<(ReplicaId, SmallReadTally)> {
-        let taken = self.0.iter().map(|(id, tally)| (id, std::mem::take(&mut *tally.lock())));
+    pub(super) fn take_tallies(&self) -> Vec<(ReplicaId, SmallReadTally)> {
+        let taken = self.tallies.iter().map(|(id, tally)| (id, std::mem::take(&mut *tally.lock())));
         taken.filter(|(_, tally)| !tally.is_empty()).collect()
+    }
+
+    fn is_paused(&self) -> bool {
+        let until = self.paused_until_us.load(Ordering::Relaxed);
+        until > 0 && (self.start.elapsed().as_micros() as u64) < until
+    }
+
+    fn pause(&self) {
+        let until = self.start.elapsed() + PAUSE;
+        self.paused_until_us.store(until.as_micros() as u64, Ordering::Relaxed);
     }
 }
 
 impl Reader {
-    /// Whether some open may read a small file now: replicas are well, one is quick, and none is
+    /// Whether an open may read a small file now: replicas are well, one is quick, and none is
     /// nearer to the file's data than the others.
     pub fn may_read_at_open(&self) -> bool {
         self.content_checker.is_none()
             && !self.locator.has_source()
             && !self.tracer.is_on()
             && self.replicas.is_calm()
+            && self.replicas.inline_permits().limit() > 0
             && self.replicas.iter().any(|(id, _)| self.is_quick(id))
+            && !self.open_reads.is_paused()
     }
 
     fn is_quick(&self, replica: ReplicaId) -> bool {
@@ -67,50 +104,51 @@ impl Reader {
         latency.is_some_and(|latency| latency <= QUICK_LATENCY)
     }
 
-    /// Reads a small file of this version that `replica` has just opened. `None` if it is not
-    /// small, the replica not quick, or the read fails.
+    /// Reads a small file of this version that `replica` has just opened. `None` if the replica is
+    /// not quick, or the read fails: then the kernel asks for the bytes later, and the usual way
+    /// decides what the failure means.
     pub fn read_at_open(
         &self,
         replica: ReplicaId,
         file: &dyn BackendFile,
         version: FileVersion,
     ) -> Option<FileContent> {
-        let size = version.size;
-        if size == 0 || size > MAX_READ_AT_OPEN || !self.is_quick(replica) {
+        if !self.is_quick(replica) {
             return None;
         }
-        let expected = self.small_read_view.expected_time(replica, size)?;
+        let expected = self.small_read_view.expected_time(replica, version.size)?;
+        let host = &self.replicas[replica];
+        let is_alone = host.inline_calls() == 1;
         let since = Instant::now();
-        let mut bytes = vec![0; size as usize];
-        fill(file, ByteRange::new(0, size), &mut bytes).ok()?;
+        let mut bytes = vec![0; version.size as usize];
+        let read = fill(file, ByteRange::new(0, version.size), &mut bytes);
         let at = Instant::now();
+        let took = at.saturating_duration_since(since);
+        if read.is_err() || took >= SLOW_READ {
+            self.open_reads.pause();
+        }
+        read.ok()?;
+        host.counters.record_read(version.size, took, ChunkLocality::Unknown);
         let delivery = SmallReadDelivery {
-            bytes: size,
-            took: at.saturating_duration_since(since),
+            bytes: version.size,
+            took,
             expected,
             // As for all reads whose holders are unknown.
             locality: Locality::Local,
-            is_alone: false,
+            is_alone,
             at,
         };
-        Some(FileContent { bytes, replica, delivery })
+        self.open_reads.tallies[replica].lock().add(&delivery);
+        self.wake_ticker();
+        Some(FileContent { bytes, counters: Arc::clone(&self.counters), is_delivered: false })
     }
 
-    /// Counts the file's bytes as read from its replica. Hands them to `store`, which may have to
-    /// wait for another read of the file, and counts them as delivered if it took them.
-    pub fn deliver_content(&self, content: &FileContent, store: impl FnOnce(&[u8]) -> bool) {
-        let FileContent { bytes, replica, delivery } = content;
-        self.replicas[*replica].counters.record_read(
-            delivery.bytes,
-            delivery.took,
-            ChunkLocality::Unknown,
-        );
-        self.open_read_tallies.0[*replica].lock().add(delivery);
-        self.wake_ticker();
-        let Some(_permit) = self.replicas.inline_permits().try_acquire() else { return };
-        before_io("bytes for the kernel");
-        if store(bytes) {
-            self.counters.bytes_delivered.fetch_add(delivery.bytes, Ordering::Relaxed);
+    /// Hands a file's bytes to `store`. This may wait for another read of the file, so it counts as
+    /// an inline call; if there is no permit, nothing is stored.
+    pub fn deliver_content(&self, mut content: FileContent, store: impl FnOnce(&[u8]) -> bool) {
+        if let Some(_permit) = self.replicas.inline_permits().try_acquire() {
+            before_io("bytes for the kernel");
+            content.is_delivered = store(&content.bytes);
         }
     }
 }

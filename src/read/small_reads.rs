@@ -486,7 +486,7 @@ impl Reader {
 
     /// Adds what the slots measured to the scheduler's estimates, and publishes the next view.
     fn collect_small_reads<C: ReadCompletion>(&self, slots: &[Slot<C>], now: Instant) {
-        let mut tallies = self.open_read_tallies.take();
+        let mut tallies = self.open_reads.take_tallies();
         tallies.extend(slots.iter().flat_map(Slot::take_tallies));
         let mut scheduler = self.scheduler.lock();
         let health = &mut *self.replicas.lock_health();

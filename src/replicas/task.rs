@@ -100,6 +100,11 @@ fn run_boxed_on_session_thread(request: BoxedRequest) {
     }
 }
 
+/// Whether the calling thread is a session thread that has begun a request.
+pub fn is_on_session_thread() -> bool {
+    DEFERRED.with_borrow(|deferral| !matches!(deferral, Deferral::Refused))
+}
+
 /// Leaves `call` to the calling thread, which makes it once the request waits. Returns the call if
 /// that thread makes none, or already has one.
 pub(super) fn defer<C: FnOnce() + Send + 'static>(call: C) -> Result<(), C> {

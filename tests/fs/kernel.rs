@@ -49,10 +49,6 @@ impl<F: Fn() + Send + Sync> KernelOpen for Kernel<F> {
         self.notices.fetch_add(1, Ordering::SeqCst);
         (self.meanwhile)();
     }
-
-    fn store(&self, _: &[u8]) -> bool {
-        false
-    }
 }
 
 fn open(fs: &Arc<Fs>, ino: Ino, kernel: &impl KernelOpen) -> OpenedFile {

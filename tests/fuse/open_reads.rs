@@ -1,7 +1,8 @@
-//! Small files that are read by the call that opens them.
+//! Small files of immutable volumes, which their opens read.
 
 use std::cell::Cell;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
@@ -13,6 +14,8 @@ use crate::rig::{Rig, Setup, bytes, mount, tree};
 
 const SIZE: usize = 5000;
 
+const IMMUTABLE: &str = "immutable = true\n";
+
 /// A volume to which the tests add files, beneath the mount.
 struct Growing {
     rig: Rig,
@@ -20,8 +23,9 @@ struct Growing {
 }
 
 impl Growing {
-    fn new(setup: &Setup) -> Self {
-        Self { rig: mount(tree(), setup), files: Cell::default() }
+    fn new(keys: &'static str) -> Self {
+        let setup = Setup { volume: keys, ..Setup::default() };
+        Self { rig: mount(tree(), &setup), files: Cell::default() }
     }
 
     /// Adds a file; its name.
@@ -73,7 +77,7 @@ fn content(number: usize) -> Vec<u8> {
 
 #[test]
 fn a_small_file_is_read_by_its_open() {
-    let volume = Growing::new(&Setup::default());
+    let volume = Growing::new(IMMUTABLE);
     let rig = &volume.rig;
     volume.warm_up();
     let whole = Call::Read(ByteRange::at(0, SIZE as u64));
@@ -95,43 +99,17 @@ fn a_small_file_is_read_by_its_open() {
     rig.expect_quiet();
 }
 
-/// The kernel has the pages: a second open asks for the version only.
+/// Another open could see another version of the file.
 #[test]
-fn a_second_open_does_not_read() {
-    let volume =
-        Growing::new(&Setup { rest: "[fuse]\nattribute_ttl = \"60s\"", ..Setup::default() });
-    volume.warm_up();
-    volume.until("no second read", || {
-        let number = volume.files.get();
-        let is_by_open = volume.read_another();
-        volume.rig.record();
-        let name = volume.rig.at(format!("added{number}"));
-        assert!(fs::read(name).unwrap() == content(number));
-        let calls = volume.rig.recorded().concat();
-        is_by_open && calls.iter().all(|call| matches!(call, Call::Open | Call::Close(_)))
-    });
-}
-
-#[test]
-fn a_changed_file_is_read_anew() {
-    let volume =
-        Growing::new(&Setup { rest: "[fuse]\nattribute_ttl = \"0s\"", ..Setup::default() });
-    volume.warm_up();
-    volume.until("opens read", || {
-        let number = volume.files.get();
-        let is_by_open = volume.read_another();
-        let name = format!("added{number}");
-        let changed = bytes(SIZE + 1, 77);
-        fs::write(volume.rig.source(0, &name), &changed).unwrap();
-        assert!(fs::read(volume.rig.at(&name)).unwrap() == changed, "old bytes");
-        is_by_open
-    });
+fn a_volume_that_may_change_is_not_read_by_opens() {
+    let volume = Growing::new("");
+    assert!((0..100).all(|_| !volume.read_another()));
 }
 
 /// The open succeeds, and the kernel asks for the bytes.
 #[test]
 fn a_failed_read_does_not_fail_the_open() {
-    let volume = Growing::new(&Setup::default());
+    let volume = Growing::new(IMMUTABLE);
     volume.warm_up();
     let broken = FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO));
     for short in [broken, FaultRule::always(FaultOp::Read, Fault::ShortRead(100))] {
@@ -146,7 +124,7 @@ fn a_failed_read_does_not_fail_the_open() {
 /// The read in the open hangs on one replica and fails on another: the third has the file.
 #[test]
 fn a_read_that_hangs_in_an_open_is_hedged() {
-    let volume = Growing::new(&Setup::default());
+    let volume = Growing::new(IMMUTABLE);
     volume.warm_up();
     let hung = FaultRule::always(FaultOp::Read, Fault::Hang);
     let broken = FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO));
@@ -159,11 +137,30 @@ fn a_read_that_hangs_in_an_open_is_hedged() {
     volume.rig.expect_quiet();
 }
 
+/// The open waits for no read: the file is known.
+#[test]
+fn an_open_succeeds_while_all_reads_hang() {
+    let volume = Growing::new(IMMUTABLE);
+    volume.warm_up();
+    let hung = FaultRule { count: 1, ..FaultRule::always(FaultOp::Read, Fault::Hang) };
+    volume.until("a read of an open hangs", || {
+        volume.fail_on(&[0, 1, 2], hung);
+        let number = volume.files.get();
+        let mut file = File::open(volume.rig.at(volume.add())).unwrap();
+        let is_hung = volume.rig.scripts.iter().any(|script| script.is_exhausted());
+        volume.rig.scripts.iter().for_each(|script| script.heal());
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == content(number), "file {number}");
+        is_hung
+    });
+    volume.rig.expect_quiet();
+}
+
 /// Its first open asks one replica, which also reads; later opens ask none.
 #[test]
 fn the_first_open_of_a_small_immutable_file_reads_it() {
-    let setup = Setup { volume: "immutable = true\n", ..Setup::default() };
-    let volume = Growing::new(&setup);
+    let volume = Growing::new(IMMUTABLE);
     volume.warm_up();
     volume.until("only the first open asks", || {
         let number = volume.files.get();

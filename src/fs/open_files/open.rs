@@ -31,10 +31,9 @@ use crate::fs::kernel_open::KernelOpen;
 use crate::fs::passthrough::PassthroughFile;
 use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::{AttrOwner, OpenFileCheck, ReplicaPath};
-use crate::read::{FileContent, MAX_READ_AT_OPEN};
 use crate::replicas::metadata_client::{CallTarget, RunAs};
 use crate::sync::before_io;
-use crate::volume::{FileVersion, ReplicaId, ReplicaSet, VolumeMode};
+use crate::volume::{ReplicaId, ReplicaSet};
 
 /// A file that was just opened.
 #[derive(Clone)]
@@ -91,8 +90,6 @@ struct ReplicaOpen {
     is_backing_file: Option<bool>,
     /// How its attributes compare with the open file.
     file_check: OpenFileCheck,
-    /// The file's bytes, if they were read too.
-    content: Option<FileContent>,
 }
 
 /// A replica's open of an inode, and the state before the replica was asked.
@@ -110,8 +107,6 @@ type BackingCandidate = Option<(ReplicaId, Arc<dyn BackendFile>)>;
 /// An open that has been entered into the tables.
 struct EnteredOpen {
     cache_validity: CacheValidity,
-    /// Whether the kernel has no pages of the file.
-    is_first: bool,
     outcome: OpenOutcome,
     /// Present if the kernel may hold attributes of another version.
     notice: Option<AttrNotice>,
@@ -160,14 +155,13 @@ impl OpenFiles {
         let mut begun = self.calls.start_call(&[ino]);
         let request =
             OpenRequest { ino, caller: caller.credentials(), to_run, request: caller.request };
-        let reads = self.may_read_at_open(ino);
-        if !reads && let Some(opened) = self.open_immutable(&request) {
+        if let Some(opened) = self.open_immutable(&request, begun.started_at).await {
             return Ok(opened);
         }
         loop {
             let path = self.tables.path(ino)?;
             let target = self.calls.target_of_inode(ino, &path).requested_at(begun.started_at);
-            let opened = match self.open_on_replica(&request, path, target, reads).await {
+            let opened = match self.open_on_replica(&request, path, target).await {
                 Ok(opened) => opened,
                 Err(errno) => {
                     begun =
@@ -189,7 +183,6 @@ impl OpenFiles {
         request: &OpenRequest,
         path: PathBuf,
         mut target: CallTarget,
-        reads: bool,
     ) -> FsResult<InodeOpen> {
         let ino = request.ino;
         loop {
@@ -198,7 +191,7 @@ impl OpenFiles {
                 self.tables.handles.find_inode(ino).and_then(|inode| inode.backing().cloned());
             let first = backing.as_ref().map(|backing| backing.replica);
             let preferred = first.map_or(target, |first| target.preferring(first));
-            let open = self.open_op(ino, path.clone(), backing, reads);
+            let open = self.open_op(ino, path.clone(), backing);
             let answer = self.calls.client.call(preferred, request.run_as(), open).await;
             let (replica, found) = answer.map_err(Errno::of_known_inode)?;
             let is_outdated = self.tables.is_possibly_stale(replica, &path, ino)
@@ -221,7 +214,6 @@ impl OpenFiles {
         ino: Ino,
         path: PathBuf,
         backing: Option<Arc<PassthroughFile>>,
-        reads: bool,
     ) -> impl Fn(ReplicaId, &dyn Backend) -> Result<ReplicaOpen, BackendError> + Send + Sync + 'static
     {
         let tables = Arc::clone(&self.tables);
@@ -234,12 +226,7 @@ impl OpenFiles {
                 backing.attr().is_ok_and(|lent| lent.id == attr.id)
             };
             let is_backing_file = backing.map(is_same);
-            let version = attr.version();
-            let pin = tables.reader.locator().pin(&path);
-            let is_wanted = reads && pin.is_none_or(|pin| pin.replicas.contains(replica));
-            let content =
-                is_wanted.then(|| tables.reader.read_at_open(replica, &*file, version)).flatten();
-            Ok(ReplicaOpen { replica, file, attr, is_backing_file, file_check, content })
+            Ok(ReplicaOpen { replica, file, attr, is_backing_file, file_check })
         }
     }
 
@@ -316,13 +303,12 @@ impl OpenFiles {
     fn register_open(
         &self,
         request: &OpenRequest,
-        mut opened: InodeOpen,
+        opened: InodeOpen,
         backing: BackingCandidate,
         kernel: &impl KernelOpen,
     ) -> Option<FsResult<OpenedFile>> {
         let ino = request.ino;
         let attr = opened.found.attr;
-        let content = opened.found.content.take();
         let lent = self.lend_to_kernel(ino, backing, attr.size, kernel);
         let entered = match self.try_enter_open(request, opened, lent) {
             Ok(entered) => entered,
@@ -331,8 +317,7 @@ impl OpenFiles {
                 return answer.map(Err);
             }
         };
-        let EnteredOpen { cache_validity, is_first, outcome, notice } = entered;
-        let is_known = notice.is_none();
+        let EnteredOpen { cache_validity, outcome, notice } = entered;
         let OpenOutcome { inode, cache_mode, retired, unused_backing } = outcome;
         self.return_backing(unused_backing);
         self.send_attr_notice(notice, kernel);
@@ -347,14 +332,6 @@ impl OpenFiles {
         }
         inode.current().set_last_attr(&attr);
         let handle = self.insert_reader(request, inode, cache_validity, cache_mode);
-        if let Some(content) = content
-            && is_first
-            && is_known
-            && keep_cache
-            && cache_mode == CacheMode::Kernel
-        {
-            self.tables.reader.deliver_content(&content, |bytes| kernel.store(bytes));
-        }
         Some(Ok(OpenedFile { handle, cache_mode, keep_cache, backing, is_writable: false }))
     }
 
@@ -381,24 +358,6 @@ impl OpenFiles {
             writer: None,
         };
         self.tables.handles.insert_file(handle, request.request)
-    }
-
-    /// Whether the call that opens the file may also read it: the kernel would cache its pages and
-    /// has none, and no writer can change them meanwhile.
-    fn may_read_at_open(&self, ino: Ino) -> bool {
-        let policy = &self.tables.policy;
-        if policy.write.is_some()
-            || policy.mode != VolumeMode::Shared
-            || self.passthrough.is_wanted()
-            || !self.tables.reader.may_read_at_open()
-        {
-            return false;
-        }
-        let inodes = self.tables.inodes.lock();
-        let is_small = |version: FileVersion| version.size <= MAX_READ_AT_OPEN;
-        inodes.is_never_opened(ino)
-            && inodes.sole_kernel_version(ino).is_none_or(is_small)
-            && self.choose_cache_mode(&inodes, ino, MAX_READ_AT_OPEN) == CacheMode::Kernel
     }
 
     /// Where data that is read through a new handle is cached.
@@ -486,7 +445,6 @@ impl OpenFiles {
         let InodeOpen { found, path, .. } = opened;
         let version = found.attr.version();
         let mode = self.tables.policy.mode;
-        let is_first = inodes.is_never_opened(ino);
         let cache_validity = match self.tables.is_open_for_write(ino) {
             false => inodes.record_open(ino, version),
             // While it may be written, what the kernel caches is not of one version.
@@ -504,6 +462,6 @@ impl OpenFiles {
         let method = OpenMethod { cache_mode, backing, make_file };
         let file = Some((found.replica, found.file));
         let outcome = self.tables.handles.open_inode(ino, version, mode, file, method);
-        EnteredOpen { cache_validity, is_first, outcome, notice: inodes.attr_notice(ino) }
+        EnteredOpen { cache_validity, outcome, notice: inodes.attr_notice(ino) }
     }
 }

@@ -8,20 +8,97 @@
 //! the daemon all the same, the first read returns its error. A server may refuse other callers for
 //! reasons of its own, so a replica opens the file with their credentials. In `copies` mode an open
 //! asks the copy that decides.
+//!
+//! The first open of a small file also reads it, if a replica is quick: see
+//! [`crate::read::FileContent`]. If this fails or takes long, the file is open all the same.
+
+use std::sync::Arc;
+use std::time::Instant;
 
 use super::OpenFiles;
 use super::open::{OpenRequest, OpenedFile};
+use crate::backend::{Backend, BackendError, BackendFile};
+use crate::fs::cache_mode::CacheMode;
 use crate::fs::handles::{OpenMethod, OpenOutcome};
-use crate::volume::VolumeMode;
+use crate::fs::tables::ReplicaPath;
+use crate::read::{FileContent, MAX_READ_AT_OPEN};
+use crate::replicas::metadata_client::RunAs;
+use crate::replicas::task;
+use crate::volume::{FileVersion, ReplicaId, VolumeMode};
+
+/// A small file that a replica has opened and read.
+struct ReadFile {
+    replica: ReplicaId,
+    file: Arc<dyn BackendFile>,
+    version: FileVersion,
+    content: FileContent,
+}
 
 impl OpenFiles {
     /// Opens the file for reading if its version is known. `None`: ask a replica.
-    pub(super) fn open_immutable(&self, request: &OpenRequest) -> Option<OpenedFile> {
-        let mode = self.tables.policy.mode;
-        let is_known = self.tables.policy.immutable && mode == VolumeMode::Shared;
+    pub(super) async fn open_immutable(
+        &self,
+        request: &OpenRequest,
+        since: Instant,
+    ) -> Option<OpenedFile> {
+        let policy = &self.tables.policy;
+        let is_known = policy.immutable && policy.mode == VolumeMode::Shared;
         if !is_known || !request.is_by_daemon() || self.passthrough.is_wanted() {
             return None;
         }
+        let read = match self.wants_to_read(request) {
+            Some(version) => self.read_whole(request, version, since).await,
+            None => None,
+        };
+        self.enter_immutable(request, read)
+    }
+
+    /// The version of the file, if its open should read it: it is small, and the kernel would cache
+    /// its pages and has none.
+    fn wants_to_read(&self, request: &OpenRequest) -> Option<FileVersion> {
+        let ino = request.ino;
+        if !self.tables.reader.may_read_at_open() {
+            return None;
+        }
+        let inodes = self.tables.inodes.lock();
+        let version = inodes.sole_kernel_version(ino)?;
+        let is_wanted = (1..=MAX_READ_AT_OPEN).contains(&version.size)
+            && inodes.is_never_opened(ino)
+            && self.choose_cache_mode(&inodes, ino, version.size) == CacheMode::Kernel;
+        is_wanted.then_some(version)
+    }
+
+    /// Opens and reads the file on a replica. `None` if none does so soon.
+    async fn read_whole(
+        &self,
+        request: &OpenRequest,
+        version: FileVersion,
+        since: Instant,
+    ) -> Option<ReadFile> {
+        let ino = request.ino;
+        let path = self.tables.path(ino).ok()?;
+        let target = self.calls.target_of_inode(ino, &path).requested_at(since);
+        let tables = Arc::clone(&self.tables);
+        let read = move |replica: ReplicaId, backend: &dyn Backend| {
+            let at = ReplicaPath { replica, backend, path: &path };
+            let (file, attr) = tables.open_revalidated(ino, at)?;
+            if attr.version() != version || !tables.inodes.lock().is_same(ino, replica, &attr) {
+                return Err(BackendError::VersionMismatch);
+            }
+            let pin = tables.reader.locator().pin(&path);
+            let is_wanted = pin.is_none_or(|pin| pin.replicas.contains(replica));
+            let content =
+                is_wanted.then(|| tables.reader.read_at_open(replica, &*file, version)).flatten();
+            Ok(content.map(|content| ReadFile { replica, file, version, content }))
+        };
+        let later = Some((ReplicaId::new(0), None));
+        let run_as = RunAs::Only(request.credentials().clone());
+        self.calls.client.call_with_fallback(later, target, run_as, read).await.ok()?.1
+    }
+
+    /// Enters the open into the tables, with the file if a replica has opened it.
+    fn enter_immutable(&self, request: &OpenRequest, read: Option<ReadFile>) -> Option<OpenedFile> {
+        let mode = self.tables.policy.mode;
         let ino = request.ino;
         let mut inodes = self.tables.inodes.lock();
         let open = self.tables.handles.find_inode(ino);
@@ -30,6 +107,12 @@ impl OpenFiles {
         }
         let version = inodes.sole_kernel_version(ino)?;
         let path = inodes.path(ino)?;
+        let is_first = inodes.is_never_opened(ino);
+        let read = read.filter(|read| read.version == version);
+        let (file, content) = match read {
+            Some(ReadFile { replica, file, content, .. }) => (Some((replica, file)), Some(content)),
+            None => (None, None),
+        };
         let generation = inodes.generation(ino);
         let make_file = || {
             let credentials = request.credentials().clone();
@@ -39,7 +122,7 @@ impl OpenFiles {
         let cache_mode = self.choose_cache_mode(&inodes, ino, version.size);
         let method = OpenMethod { cache_mode, backing: None, make_file };
         let cache_validity = inodes.record_open(ino, version);
-        let outcome = self.tables.handles.open_inode(ino, version, mode, None, method);
+        let outcome = self.tables.handles.open_inode(ino, version, mode, file, method);
         drop(inodes);
         let OpenOutcome { inode, cache_mode, retired, .. } = outcome;
         if let Some(old) = retired {
@@ -47,6 +130,15 @@ impl OpenFiles {
         }
         let keep_cache = cache_validity.is_valid();
         let handle = self.insert_reader(request, inode, cache_validity, cache_mode);
+        // A replica's thread must not wait for the kernel.
+        if is_first
+            && keep_cache
+            && task::is_on_session_thread()
+            && let Some(content) = content
+            && let Some(kernel) = self.tables.page_drops.kernel()
+        {
+            self.tables.reader.deliver_content(content, |bytes| kernel.store(ino, bytes));
+        }
         Some(OpenedFile { handle, cache_mode, keep_cache, backing: None, is_writable: false })
     }
 }
