@@ -52,7 +52,7 @@ impl Drop for FileContent {
 
 /// The reads of opens.
 pub(super) struct OpenReads {
-    /// What was measured since the last tick.
+    /// The measurements since the last tick.
     tallies: ReplicaMap<RankedMutex<SmallReadTally>>,
     start: Instant,
     /// No open reads before this time after `start`, microseconds.
