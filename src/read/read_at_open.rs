@@ -9,7 +9,7 @@
 //! kernel would get these bytes after those of that version.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Reader;
@@ -54,6 +54,8 @@ impl Drop for FileContent {
 pub(super) struct OpenReads {
     /// The measurements since the last tick.
     tallies: ReplicaMap<RankedMutex<SmallReadTally>>,
+    /// Whether there are any, so that most ticks take no lock.
+    has_tallies: AtomicBool,
     start: Instant,
     /// No open reads before this time after `start`, microseconds.
     paused_until_us: AtomicU64,
@@ -64,6 +66,7 @@ impl OpenReads {
         let empty = |_| RankedMutex::new(LockRank::SmallRead, SmallReadTally::default());
         Self {
             tallies: ReplicaMap::from_fn(replicas, empty),
+            has_tallies: AtomicBool::new(false),
             start: Instant::now(),
             paused_until_us: AtomicU64::new(0),
         }
@@ -71,8 +74,16 @@ impl OpenReads {
 
     /// Removes and returns the tallies that have reads.
     pub(super) fn take_tallies(&self) -> Vec<(ReplicaId, SmallReadTally)> {
+        if !self.has_tallies.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
         let taken = self.tallies.iter().map(|(id, tally)| (id, std::mem::take(&mut *tally.lock())));
         taken.filter(|(_, tally)| !tally.is_empty()).collect()
+    }
+
+    fn add(&self, replica: ReplicaId, delivery: &SmallReadDelivery) {
+        self.tallies[replica].lock().add(delivery);
+        self.has_tallies.store(true, Ordering::Release);
     }
 
     fn is_paused(&self) -> bool {
@@ -138,7 +149,7 @@ impl Reader {
             is_alone,
             at,
         };
-        self.open_reads.tallies[replica].lock().add(&delivery);
+        self.open_reads.add(replica, &delivery);
         self.wake_ticker();
         Some(FileContent { bytes, counters: Arc::clone(&self.counters), is_delivered: false })
     }
