@@ -110,23 +110,25 @@ impl Reader {
             && !self.open_reads.is_paused()
     }
 
-    fn is_quick(&self, replica: ReplicaId) -> bool {
+    /// An open had to do without the bytes: the next ones do not try for a while.
+    pub fn pause_reads_at_open(&self) {
+        self.open_reads.pause();
+    }
+
+    /// Whether an open may read from `replica`.
+    pub fn is_quick(&self, replica: ReplicaId) -> bool {
         let latency = self.small_read_view.expected_time(replica, 0);
         latency.is_some_and(|latency| latency <= QUICK_LATENCY)
     }
 
-    /// Reads a small file of this version that `replica` has just opened. `None` if the replica is
-    /// not quick, or the read fails: then the kernel asks for the bytes later, and the usual way
-    /// decides what the failure means.
+    /// Reads a small file of this version that `replica` has just opened. `None` if the read fails:
+    /// then the kernel asks for the bytes later, and the usual way decides what the failure means.
     pub fn read_at_open(
         &self,
         replica: ReplicaId,
         file: &dyn BackendFile,
         version: FileVersion,
     ) -> Option<FileContent> {
-        if !self.is_quick(replica) {
-            return None;
-        }
         let expected = self.small_read_view.expected_time(replica, version.size)?;
         let host = &self.replicas[replica];
         let is_alone = host.inline_calls() == 1;
@@ -136,7 +138,7 @@ impl Reader {
         let at = Instant::now();
         let took = at.saturating_duration_since(since);
         if read.is_err() || took >= SLOW_READ {
-            self.open_reads.pause();
+            self.pause_reads_at_open();
         }
         read.ok()?;
         host.counters.record_read(version.size, took, ChunkLocality::Unknown);

@@ -26,12 +26,13 @@ use crate::replicas::metadata_client::RunAs;
 use crate::replicas::task;
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 
-/// A small file that a replica has opened and read.
+/// A small file that a replica has opened.
 struct ReadFile {
     replica: ReplicaId,
     file: Arc<dyn BackendFile>,
     version: FileVersion,
-    content: FileContent,
+    /// `None` if it was not read too.
+    content: Option<FileContent>,
 }
 
 impl OpenFiles {
@@ -79,21 +80,34 @@ impl OpenFiles {
         let path = self.tables.path(ino).ok()?;
         let target = self.calls.target_of_inode(ino, &path).requested_at(since);
         let tables = Arc::clone(&self.tables);
+        // Another replica may be asked only if this one is late.
+        let first = *self.calls.client.replica_order(target).first()?;
+        let pin = self.tables.reader.locator().pin(&path);
+        if !tables.reader.is_quick(first) || pin.is_some_and(|pin| !pin.replicas.contains(first)) {
+            return None;
+        }
+        let target = target.preferring(first);
         let read = move |replica: ReplicaId, backend: &dyn Backend| {
             let at = ReplicaPath { replica, backend, path: &path };
             let (file, attr) = tables.open_revalidated(ino, at)?;
             if attr.version() != version || !tables.inodes.lock().is_same(ino, replica, &attr) {
                 return Err(BackendError::VersionMismatch);
             }
-            let pin = tables.reader.locator().pin(&path);
-            let is_wanted = pin.is_none_or(|pin| pin.replicas.contains(replica));
+            // A replica's thread could not hand the bytes to the kernel.
+            let reads = task::is_on_session_thread();
             let content =
-                is_wanted.then(|| tables.reader.read_at_open(replica, &*file, version)).flatten();
-            Ok(content.map(|content| ReadFile { replica, file, version, content }))
+                reads.then(|| tables.reader.read_at_open(replica, &*file, version)).flatten();
+            Ok(Some(ReadFile { replica, file, version, content }))
         };
-        let later = Some((ReplicaId::new(0), None));
+        let late = Some((ReplicaId::new(0), None));
         let run_as = RunAs::Only(request.credentials().clone());
-        self.calls.client.call_with_fallback(later, target, run_as, read).await.ok()?.1
+        match self.calls.client.call_with_fallback(late, target, run_as, read).await {
+            Ok((_, Some(file))) => Some(file),
+            Ok((_, None)) | Err(_) => {
+                self.tables.reader.pause_reads_at_open();
+                None
+            }
+        }
     }
 
     /// Enters the open into the tables, with the file if a replica has opened it.
@@ -110,7 +124,7 @@ impl OpenFiles {
         let is_first = inodes.is_never_opened(ino);
         let read = read.filter(|read| read.version == version);
         let (file, content) = match read {
-            Some(ReadFile { replica, file, content, .. }) => (Some((replica, file)), Some(content)),
+            Some(ReadFile { replica, file, content, .. }) => (Some((replica, file)), content),
             None => (None, None),
         };
         let generation = inodes.generation(ino);
@@ -128,16 +142,21 @@ impl OpenFiles {
         if let Some(old) = retired {
             self.tables.reader.retire_file(&old);
         }
-        let keep_cache = cache_validity.is_valid();
+        let mut keep_cache = cache_validity.is_valid();
+        let current = inode.current();
         let handle = self.insert_reader(request, inode, cache_validity, cache_mode);
-        // A replica's thread must not wait for the kernel.
+        // A replica's thread must not wait for the kernel. Nor should this one wait for a read of
+        // another handle, which has the page locked.
         if is_first
             && keep_cache
+            && current.readers() == 1
             && task::is_on_session_thread()
             && let Some(content) = content
             && let Some(kernel) = self.tables.page_drops.kernel()
         {
             self.tables.reader.deliver_content(content, |bytes| kernel.store(ino, bytes));
+            // If the file was replaced all the same, the kernel drops the bytes at the reply.
+            keep_cache = self.tables.inodes.lock().sole_kernel_version(ino) == Some(version);
         }
         Some(OpenedFile { handle, cache_mode, keep_cache, backing: None, is_writable: false })
     }
