@@ -21,6 +21,7 @@ mod file_transfer;
 mod handle_id;
 mod handles;
 mod ino;
+mod inode_barrier;
 mod inodes;
 mod journal;
 mod journal_replay;
@@ -182,7 +183,8 @@ impl Fs {
 
     /// Sets the interface to the kernel's page cache.
     pub fn set_kernel_pages(&self, kernel: Arc<dyn KernelPages>) {
-        self.tables.page_drops.set_kernel(kernel);
+        let is_first = self.tables.kernel_pages.set(kernel).is_ok();
+        assert!(is_first, "a volume has one kernel");
     }
 
     /// Whether the volume accepts changes.

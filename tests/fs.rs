@@ -16,6 +16,8 @@ mod listings;
 mod machine;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
+#[path = "fs/open_stores.rs"]
+mod open_stores;
 #[path = "fs/orders.rs"]
 mod orders;
 #[path = "fs/overtaken.rs"]
@@ -93,6 +95,7 @@ fn volume_with(
 struct VolumeSetup {
     cache: CachePolicy,
     passthrough: bool,
+    read_only: bool,
     /// Session threads that may call replicas.
     inline_calls: usize,
     /// The deadline of reads.
@@ -108,6 +111,7 @@ impl VolumeSetup {
         Self {
             cache,
             passthrough: false,
+            read_only: false,
             inline_calls: 0,
             deadline: LONG,
             budget: 1 << 20,
@@ -129,7 +133,7 @@ fn volume_with_setup(
     setup: &VolumeSetup,
     runtime: &tokio::runtime::Runtime,
 ) -> Volume {
-    let VolumeSetup { cache, passthrough, inline_calls, deadline, budget, attribute_ttl } = *setup;
+    let VolumeSetup { cache, passthrough, inline_calls, deadline, budget, .. } = *setup;
     let mut text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n".to_owned();
     (0..backends.len()).for_each(|i| text += &format!("[[replica]]\npath = \"/fs{i}\"\n"));
     let config = config::parse(&text, Path::new("fs")).unwrap();
@@ -169,12 +173,12 @@ fn volume_with_setup(
         mode: VolumeMode::Shared,
         deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
         attempt_deadline: LONG,
-        attribute_ttl,
+        attribute_ttl: setup.attribute_ttl,
         missing_name_ttl: LONG,
         immutable: false,
         cache_mode: CacheModePolicy { cache, memory: 4096 },
         passthrough,
-        write: Some(WritePolicy {
+        write: (!setup.read_only).then_some(WritePolicy {
             replica: ReplicaId::new(0),
             deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
             lag: LONG,

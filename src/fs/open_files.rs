@@ -7,6 +7,7 @@
 mod open;
 mod open_immutable;
 mod open_to_write;
+mod pages_at_open;
 mod read;
 mod write_replica_reads;
 

@@ -22,14 +22,7 @@
 //! - After a write through the page cache has returned, no read(2) gets bytes from before it.
 //! - The thread that makes the kernel drop pages may wait; no other thread waits for it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
 
 use super::ino::Ino;
 use crate::backend::RequestingThread;
@@ -112,60 +105,6 @@ fn pages_of(range: ByteRange) -> ByteRange {
     let page = rustix::param::page_size() as u64;
     let end = range.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
     ByteRange::new(range.start / page * page, end)
-}
-
-/// The drops of pages in progress.
-#[derive(Default)]
-pub(super) struct PageDrops {
-    kernel: Mutex<Option<Arc<dyn KernelPages>>>,
-    /// The number of drops, so most requests need no lock.
-    count: AtomicUsize,
-    /// The number of drops of each inode.
-    pending: Mutex<BTreeMap<Ino, usize>>,
-    /// Notified when a drop ends.
-    ended: Notify,
-}
-
-impl PageDrops {
-    pub(super) fn set_kernel(&self, kernel: Arc<dyn KernelPages>) {
-        *self.kernel.lock() = Some(kernel);
-    }
-
-    pub(super) fn kernel(&self) -> Option<Arc<dyn KernelPages>> {
-        self.kernel.lock().clone()
-    }
-
-    pub(super) fn start(&self, ino: Ino) {
-        *self.pending.lock().entry(ino).or_default() += 1;
-        self.count.fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(super) fn end(&self, ino: Ino) {
-        let mut pending = self.pending.lock();
-        if let Some(left) = pending.get_mut(&ino) {
-            *left -= 1;
-            if *left == 0 {
-                pending.remove(&ino);
-            }
-        }
-        drop(pending);
-        self.count.fetch_sub(1, Ordering::SeqCst);
-        self.ended.notify_waiters();
-    }
-
-    /// Completes when the next drop ends.
-    pub(super) fn next_end(&self) -> Notified<'_> {
-        self.ended.notified()
-    }
-
-    pub(super) fn has_any(&self) -> bool {
-        self.count.load(Ordering::SeqCst) > 0
-    }
-
-    /// Whether pages of the inode are being dropped.
-    pub(super) fn is_pending(&self, ino: Ino) -> bool {
-        self.has_any() && self.pending.lock().contains_key(&ino)
-    }
 }
 
 #[cfg(test)]

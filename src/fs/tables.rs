@@ -16,18 +16,19 @@ mod revalidation;
 mod versions;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::error::{Errno, FsResult};
 use super::handles::Handles;
 use super::ino::Ino;
+use super::inode_barrier::InodeBarrier;
 use super::inodes::InodeTable;
 use super::name_freshness::NameFreshness;
 use super::policy::{FsPolicy, WritePolicy};
 use super::recent_changes::{ChangeScope, RecentChanges};
-use super::stale_pages::PageDrops;
+use super::stale_pages::KernelPages;
 use super::step_log::StepLog;
 use crate::read::Reader;
 use crate::volume::ReplicaId;
@@ -44,8 +45,13 @@ pub(super) struct Tables {
     /// Recent changes through this mount.
     pub(super) recent_changes: RecentChanges,
     pub(super) name_freshness: NameFreshness,
-    /// Pages that the kernel is dropping at fanfs's request.
-    pub(super) page_drops: PageDrops,
+    /// The kernel's page cache.
+    pub(super) kernel_pages: OnceLock<Arc<dyn KernelPages>>,
+    /// Held while the kernel drops pages of the inode at fanfs's request. Replies with its
+    /// attributes wait.
+    pub(super) page_drops: Arc<InodeBarrier>,
+    /// Held while an open of the inode gives the kernel its pages. Replies to other opens wait.
+    pub(super) page_stores: Arc<InodeBarrier>,
     /// Count of changes to files. It tells answers from before a change from later ones.
     change_seq: AtomicU64,
     /// Records the steps of the tables.
@@ -63,7 +69,9 @@ impl Tables {
             handles: Handles::new(Arc::clone(&log)),
             recent_changes: RecentChanges::new(lag, Arc::clone(&log)),
             name_freshness: NameFreshness::default(),
-            page_drops: PageDrops::default(),
+            kernel_pages: OnceLock::new(),
+            page_drops: Arc::default(),
+            page_stores: Arc::default(),
             change_seq: AtomicU64::new(0),
             log,
             reader,

@@ -1,12 +1,9 @@
-//! Small files of immutable volumes, read when they are opened.
+//! Small files, read when they are opened.
 //!
 //! Most programs read a small file as soon as they have opened it. For that read(2) the kernel wakes
 //! a session thread, which wakes the program again. This takes longer than a quick replica's read.
 //! So the session thread that opens the file also reads it, and the kernel gets the bytes before
 //! the reply to the open ([`crate::fs::KernelPages::store`]).
-//!
-//! A file of a volume that may change is not read: another open could see a newer version, and the
-//! kernel would get these bytes after those of that version.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,9 +32,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A whole file, as its open found it. If the kernel does not get it, it was read in vain.
 pub struct FileContent {
+    version: FileVersion,
     bytes: Vec<u8>,
     counters: Arc<VolumeCounters>,
     is_delivered: bool,
+}
+
+impl FileContent {
+    pub fn version(&self) -> FileVersion {
+        self.version
+    }
 }
 
 impl Drop for FileContent {
@@ -153,10 +157,11 @@ impl Reader {
         };
         self.open_reads.add(replica, &delivery);
         self.wake_ticker();
-        Some(FileContent { bytes, counters: Arc::clone(&self.counters), is_delivered: false })
+        let counters = Arc::clone(&self.counters);
+        Some(FileContent { version, bytes, counters, is_delivered: false })
     }
 
-    /// Hands a file's bytes to `store`. This may wait for another read of the file, so it counts as
+    /// Hands a file's bytes to `store`. The kernel may have to reclaim memory first, so it counts as
     /// an inline call; if there is no permit, nothing is stored.
     pub fn deliver_content(&self, mut content: FileContent, store: impl FnOnce(&[u8]) -> bool) {
         if let Some(_permit) = self.replicas.inline_permits().try_acquire() {

@@ -24,7 +24,7 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 64;
 
 /// A reply that a test waits for.
-struct Reply(Sender<FsResult<Vec<u8>>>);
+pub(crate) struct Reply(pub(crate) Sender<FsResult<Vec<u8>>>);
 
 impl ReadReply for Reply {
     fn send(self, answer: FsResult<ReadBytes<'_>>) {

@@ -10,9 +10,10 @@
 //! into the tables. The first open that is entered decides how all of them read the file. So a file
 //! that another open lent at the same time is taken back. The kernel uses a lent file only if the
 //! reply to an open names it. The kernel forgets attributes after the open was entered, and before
-//! it is answered ([`crate::fs::inodes`]).
+//! it is answered ([`crate::fs::inodes`]). A first open may also read the file
+//! ([`super::pages_at_open`]).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -20,6 +21,7 @@ use std::time::Instant;
 use smallvec::smallvec;
 
 use super::OpenFiles;
+use super::pages_at_open::PageStore;
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, RequestContext};
 use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
 use crate::fs::error::{Errno, FsResult};
@@ -31,9 +33,10 @@ use crate::fs::kernel_open::KernelOpen;
 use crate::fs::passthrough::PassthroughFile;
 use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::{AttrOwner, OpenFileCheck, ReplicaPath};
+use crate::read::FileContent;
 use crate::replicas::metadata_client::{CallTarget, RunAs};
 use crate::sync::before_io;
-use crate::volume::{ReplicaId, ReplicaSet};
+use crate::volume::{FileVersion, ReplicaId, ReplicaSet};
 
 /// A file that was just opened.
 #[derive(Clone)]
@@ -59,6 +62,8 @@ pub(super) struct OpenRequest {
     to_run: bool,
     /// The kernel's number of the request.
     request: u64,
+    /// The version of the file, if a replica that opens it should also read it.
+    pub(super) reads: Option<FileVersion>,
 }
 
 impl OpenRequest {
@@ -90,6 +95,8 @@ struct ReplicaOpen {
     is_backing_file: Option<bool>,
     /// How its attributes compare with the open file.
     file_check: OpenFileCheck,
+    /// Its bytes, if the replica has read it too.
+    content: Option<FileContent>,
 }
 
 /// A replica's open of an inode, and the state before the replica was asked.
@@ -107,6 +114,8 @@ type BackingCandidate = Option<(ReplicaId, Arc<dyn BackendFile>)>;
 /// An open that has been entered into the tables.
 struct EnteredOpen {
     cache_validity: CacheValidity,
+    /// The bytes that the kernel gets.
+    store: Option<PageStore>,
     outcome: OpenOutcome,
     /// Present if the kernel may hold attributes of another version.
     notice: Option<AttrNotice>,
@@ -153,10 +162,15 @@ impl OpenFiles {
         kernel: &impl KernelOpen,
     ) -> FsResult<OpenedFile> {
         let mut begun = self.calls.start_call(&[ino]);
-        let request =
-            OpenRequest { ino, caller: caller.credentials(), to_run, request: caller.request };
+        let request = OpenRequest {
+            ino,
+            caller: caller.credentials(),
+            to_run,
+            request: caller.request,
+            reads: self.wants_content(ino),
+        };
         if let Some(opened) = self.open_immutable(&request, begun.started_at).await {
-            return Ok(opened);
+            return Ok(self.after_page_stores(ino, opened).await);
         }
         loop {
             let path = self.tables.path(ino)?;
@@ -172,8 +186,10 @@ impl OpenFiles {
             let backing = self.open_backing_candidate(&request, &opened).await;
             // `None`: it was changed here since the replica was asked, or all its handles were
             // closed.
-            if let Some(answer) = self.register_open(&request, opened, backing, kernel) {
-                return answer;
+            match self.register_open(&request, opened, backing, kernel) {
+                Some(Ok(opened)) => return Ok(self.after_page_stores(ino, opened).await),
+                Some(Err(errno)) => return Err(errno),
+                None => {}
             }
         }
     }
@@ -191,9 +207,7 @@ impl OpenFiles {
                 self.tables.handles.find_inode(ino).and_then(|inode| inode.backing().cloned());
             let first = backing.as_ref().map(|backing| backing.replica);
             let preferred = first.map_or(target, |first| target.preferring(first));
-            let open = self.open_op(ino, path.clone(), backing);
-            let answer = self.calls.client.call(preferred, request.run_as(), open).await;
-            let (replica, found) = answer.map_err(Errno::of_known_inode)?;
+            let (replica, found) = self.ask_to_open(request, preferred, &path, backing).await?;
             let is_outdated = self.tables.is_possibly_stale(replica, &path, ino)
                 || self.tables.attr_owner(ino, &found.attr, &found.file_check)
                     == AttrOwner::Unknown
@@ -208,12 +222,33 @@ impl OpenFiles {
         }
     }
 
-    /// The operation of a replica to open the inode at the path.
+    /// Asks replicas to open the file at the path, first to read it too if the request wants that.
+    async fn ask_to_open(
+        &self,
+        request: &OpenRequest,
+        target: CallTarget,
+        path: &Path,
+        backing: Option<Arc<PassthroughFile>>,
+    ) -> FsResult<(ReplicaId, ReplicaOpen)> {
+        let open = |reads| self.open_op(request.ino, path.to_owned(), backing.clone(), reads);
+        if let Some(version) = request.reads
+            && let Some(found) =
+                self.open_and_read(target, request.run_as(), open(Some(version))).await
+        {
+            return Ok(found);
+        }
+        let answer = self.calls.client.call(target, request.run_as(), open(None)).await;
+        answer.map_err(Errno::of_known_inode)
+    }
+
+    /// The operation of a replica to open the inode at the path, and to read it if it has the
+    /// version `reads`.
     fn open_op(
         &self,
         ino: Ino,
         path: PathBuf,
         backing: Option<Arc<PassthroughFile>>,
+        reads: Option<FileVersion>,
     ) -> impl Fn(ReplicaId, &dyn Backend) -> Result<ReplicaOpen, BackendError> + Send + Sync + 'static
     {
         let tables = Arc::clone(&self.tables);
@@ -226,7 +261,10 @@ impl OpenFiles {
                 backing.attr().is_ok_and(|lent| lent.id == attr.id)
             };
             let is_backing_file = backing.map(is_same);
-            Ok(ReplicaOpen { replica, file, attr, is_backing_file, file_check })
+            let content = reads
+                .filter(|version| *version == attr.version())
+                .and_then(|version| tables.read_at_open(at, &*file, version));
+            Ok(ReplicaOpen { replica, file, attr, is_backing_file, file_check, content })
         }
     }
 
@@ -271,11 +309,7 @@ impl OpenFiles {
     }
 
     /// The replica from which the kernel will read the file, if any.
-    fn passthrough_replica(
-        &self,
-        path: &std::path::Path,
-        found: &ReplicaOpen,
-    ) -> Option<ReplicaId> {
+    fn passthrough_replica(&self, path: &Path, found: &ReplicaOpen) -> Option<ReplicaId> {
         let version = found.attr.version();
         // An empty file has nothing to read.
         if !self.passthrough.is_wanted() || version.size == 0 {
@@ -317,15 +351,16 @@ impl OpenFiles {
                 return answer.map(Err);
             }
         };
-        let EnteredOpen { cache_validity, outcome, notice } = entered;
+        let EnteredOpen { cache_validity, store, outcome, notice } = entered;
         let OpenOutcome { inode, cache_mode, retired, unused_backing } = outcome;
         self.return_backing(unused_backing);
         self.send_attr_notice(notice, kernel);
         if let Some(old) = retired {
             self.tables.reader.retire_file(&old);
         }
+        let is_current = store.is_none_or(|store| self.store_pages(ino, store));
         let is_stale = self.tables.reader.take_stale_pages(&inode.current());
-        let keep_cache = cache_validity.is_valid() && !is_stale;
+        let keep_cache = cache_validity.is_valid() && is_current && !is_stale;
         let backing = inode.backing().cloned();
         if backing.is_some() {
             self.passthrough.count_open();
@@ -445,6 +480,7 @@ impl OpenFiles {
         let InodeOpen { found, path, .. } = opened;
         let version = found.attr.version();
         let mode = self.tables.policy.mode;
+        let store = self.prepare_store(inodes, ino, found.content);
         let cache_validity = match self.tables.is_open_for_write(ino) {
             false => inodes.record_open(ino, version),
             // While it may be written, what the kernel caches is not of one version.
@@ -462,6 +498,6 @@ impl OpenFiles {
         let method = OpenMethod { cache_mode, backing, make_file };
         let file = Some((found.replica, found.file));
         let outcome = self.tables.handles.open_inode(ino, version, mode, file, method);
-        EnteredOpen { cache_validity, outcome, notice: inodes.attr_notice(ino) }
+        EnteredOpen { cache_validity, store, outcome, notice: inodes.attr_notice(ino) }
     }
 }

@@ -9,8 +9,8 @@
 //! reasons of its own, so a replica opens the file with their credentials. In `copies` mode an open
 //! asks the copy that decides.
 //!
-//! The first open of a small file also reads it, if a replica is quick: see
-//! [`crate::read::FileContent`]. If this fails or takes long, the file is open all the same.
+//! If the open reads the file too ([`super::pages_at_open`]), one replica is asked. If this fails or
+//! takes long, the file is open all the same.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,12 +18,10 @@ use std::time::Instant;
 use super::OpenFiles;
 use super::open::{OpenRequest, OpenedFile};
 use crate::backend::{Backend, BackendError, BackendFile};
-use crate::fs::cache_mode::CacheMode;
 use crate::fs::handles::{OpenMethod, OpenOutcome};
 use crate::fs::tables::ReplicaPath;
-use crate::read::{FileContent, MAX_READ_AT_OPEN};
+use crate::read::FileContent;
 use crate::replicas::metadata_client::RunAs;
-use crate::replicas::task;
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 
 /// A small file that a replica has opened.
@@ -47,26 +45,11 @@ impl OpenFiles {
         if !is_known || !request.is_by_daemon() || self.passthrough.is_wanted() {
             return None;
         }
-        let read = match self.wants_to_read(request) {
+        let read = match request.reads {
             Some(version) => self.read_whole(request, version, since).await,
             None => None,
         };
         self.enter_immutable(request, read)
-    }
-
-    /// The version of the file, if its open should read it: it is small, and the kernel would cache
-    /// its pages and has none.
-    fn wants_to_read(&self, request: &OpenRequest) -> Option<FileVersion> {
-        let ino = request.ino;
-        if !self.tables.reader.may_read_at_open() {
-            return None;
-        }
-        let inodes = self.tables.inodes.lock();
-        let version = inodes.sole_kernel_version(ino)?;
-        let is_wanted = (1..=MAX_READ_AT_OPEN).contains(&version.size)
-            && inodes.is_never_opened(ino)
-            && self.choose_cache_mode(&inodes, ino, version.size) == CacheMode::Kernel;
-        is_wanted.then_some(version)
     }
 
     /// Opens and reads the file on a replica. `None` if none does so soon.
@@ -80,34 +63,18 @@ impl OpenFiles {
         let path = self.tables.path(ino).ok()?;
         let target = self.calls.target_of_inode(ino, &path).requested_at(since);
         let tables = Arc::clone(&self.tables);
-        // Another replica may be asked only if this one is late.
-        let first = *self.calls.client.replica_order(target).first()?;
-        let pin = self.tables.reader.locator().pin(&path);
-        if !tables.reader.is_quick(first) || pin.is_some_and(|pin| !pin.replicas.contains(first)) {
-            return None;
-        }
-        let target = target.preferring(first);
         let read = move |replica: ReplicaId, backend: &dyn Backend| {
             let at = ReplicaPath { replica, backend, path: &path };
             let (file, attr) = tables.open_revalidated(ino, at)?;
             if attr.version() != version || !tables.inodes.lock().is_same(ino, replica, &attr) {
                 return Err(BackendError::VersionMismatch);
             }
-            // A replica's thread could not hand the bytes to the kernel.
-            let reads = task::is_on_session_thread();
-            let content =
-                reads.then(|| tables.reader.read_at_open(replica, &*file, version)).flatten();
-            Ok(Some(ReadFile { replica, file, version, content }))
+            let content = tables.read_at_open(at, &*file, version);
+            Ok(ReadFile { replica, file, version, content })
         };
-        let late = Some((ReplicaId::new(0), None));
         let run_as = RunAs::Only(request.credentials().clone());
-        match self.calls.client.call_with_fallback(late, target, run_as, read).await {
-            Ok((_, Some(file))) => Some(file),
-            Ok((_, None)) | Err(_) => {
-                self.tables.reader.pause_reads_at_open();
-                None
-            }
-        }
+        let (_, read) = self.open_and_read(target, run_as, read).await?;
+        Some(read)
     }
 
     /// Enters the open into the tables, with the file if a replica has opened it.
@@ -121,12 +88,12 @@ impl OpenFiles {
         }
         let version = inodes.sole_kernel_version(ino)?;
         let path = inodes.path(ino)?;
-        let is_first = inodes.is_never_opened(ino);
         let read = read.filter(|read| read.version == version);
         let (file, content) = match read {
             Some(ReadFile { replica, file, content, .. }) => (Some((replica, file)), content),
             None => (None, None),
         };
+        let store = self.prepare_store(&inodes, ino, content);
         let generation = inodes.generation(ino);
         let make_file = || {
             let credentials = request.credentials().clone();
@@ -142,22 +109,9 @@ impl OpenFiles {
         if let Some(old) = retired {
             self.tables.reader.retire_file(&old);
         }
-        let mut keep_cache = cache_validity.is_valid();
-        let current = inode.current();
+        let is_current = store.is_none_or(|store| self.store_pages(ino, store));
+        let keep_cache = cache_validity.is_valid() && is_current;
         let handle = self.insert_reader(request, inode, cache_validity, cache_mode);
-        // A replica's thread must not wait for the kernel. Nor should this one wait for a read of
-        // another handle, which has the page locked.
-        if is_first
-            && keep_cache
-            && current.readers() == 1
-            && task::is_on_session_thread()
-            && let Some(content) = content
-            && let Some(kernel) = self.tables.page_drops.kernel()
-        {
-            self.tables.reader.deliver_content(content, |bytes| kernel.store(ino, bytes));
-            // If the file was replaced all the same, the kernel drops the bytes at the reply.
-            keep_cache = self.tables.inodes.lock().sole_kernel_version(ino) == Some(version);
-        }
         Some(OpenedFile { handle, cache_mode, keep_cache, backing: None, is_writable: false })
     }
 }

@@ -1,5 +1,6 @@
 //! Makes the kernel drop pages that are older than a write ([`crate::fs::stale_pages`]) once that
-//! write is answered. Replies with attributes of the file wait until the pages are gone.
+//! write is answered. Replies with attributes of the file wait until the pages are gone. Replies to
+//! opens wait while another open gives the kernel the file's pages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use super::ReplicaCalls;
 use crate::fs::entry_name::InodeAttr;
 use crate::fs::error::FsResult;
 use crate::fs::ino::Ino;
+use crate::fs::inode_barrier::{InodeBarrier, InodeHold};
 use crate::replicas::metadata_client::WaitingCall;
 use crate::replicas::task;
 use crate::volume::ByteRange;
@@ -25,6 +27,7 @@ struct PendingDrop {
     calls: Arc<ReplicaCalls>,
     ino: Ino,
     range: ByteRange,
+    _hold: InodeHold,
     /// Makes a handover wait.
     _waiting: WaitingCall,
 }
@@ -41,16 +44,9 @@ impl Drop for DropAfterReply {
 
 impl PendingDrop {
     fn run(self) {
-        let kernel = self.calls.tables.page_drops.kernel();
-        if let Some(kernel) = kernel {
+        if let Some(kernel) = self.calls.tables.kernel_pages.get() {
             kernel.drop_pages(self.ino, self.range);
         }
-    }
-}
-
-impl Drop for PendingDrop {
-    fn drop(&mut self) {
-        self.calls.tables.page_drops.end(self.ino);
     }
 }
 
@@ -58,9 +54,10 @@ impl ReplicaCalls {
     /// Makes the kernel drop the pages of `range` once the present request is answered, a write
     /// that a read may have overtaken.
     pub(in crate::fs) fn drop_pages_after_reply(self: &Arc<Self>, ino: Ino, range: ByteRange) {
-        self.tables.page_drops.start(ino);
+        let hold = self.tables.page_drops.hold(ino);
         let waiting = self.client.register_waiting();
-        let pending = PendingDrop { calls: Arc::clone(self), ino, range, _waiting: waiting };
+        let calls = Arc::clone(self);
+        let pending = PendingDrop { calls, ino, range, _hold: hold, _waiting: waiting };
         task::hold_until_reply(DropAfterReply(Some(pending)));
     }
 
@@ -93,23 +90,41 @@ impl ReplicaCalls {
     }
 
     async fn wait_for_page_drops_at_most(&self, ino: Ino, limit: Duration) {
-        if !self.tables.page_drops.is_pending(ino) {
-            return;
+        self.wait_for_release(&self.tables.page_drops, ino, limit).await;
+    }
+
+    /// Waits until no other open gives the kernel pages of the inode, or for as long as a request
+    /// may take. Returns whether one did.
+    pub(in crate::fs) async fn wait_for_page_stores(&self, ino: Ino) -> bool {
+        let limit = self.tables.policy.deadlines.while_responsive;
+        self.wait_for_release(&self.tables.page_stores, ino, limit).await
+    }
+
+    /// Waits at most that long until the barrier does not hold the inode. Returns whether it did.
+    async fn wait_for_release(
+        &self,
+        barrier: &Arc<InodeBarrier>,
+        ino: Ino,
+        limit: Duration,
+    ) -> bool {
+        if !barrier.is_held(ino) {
+            return false;
         }
         task::hold_until_reply(self.client.register_waiting());
-        let tables = Arc::clone(&self.tables);
+        let barrier = Arc::clone(barrier);
         let until = Instant::now() + limit;
         let wait = async move {
             loop {
-                // Before the check, so an end after it is not missed.
-                let ended = tables.page_drops.next_end();
-                if !tables.page_drops.is_pending(ino) || Instant::now() >= until {
+                // Before the check, so a release after it is not missed.
+                let released = barrier.next_release();
+                if !barrier.is_held(ino) || Instant::now() >= until {
                     break;
                 }
-                let _ = tokio::time::timeout_at(until.into(), ended).await;
+                let _ = tokio::time::timeout_at(until.into(), released).await;
             }
         };
         // If the runtime does not finish it, the volume is being shut down.
         let _ = self.runtime.spawn(wait).await;
+        true
     }
 }

@@ -79,7 +79,7 @@ impl Tables {
     pub(in crate::fs) fn has_page_drops(&self, at: EntryName<'_>, found: ReplicaAttr<'_>) -> bool {
         self.page_drops.has_any() && {
             let ino = find_ino(&self.inodes.lock(), at, found);
-            ino.is_some_and(|ino| self.page_drops.is_pending(ino))
+            ino.is_some_and(|ino| self.page_drops.is_held(ino))
         }
     }
 
