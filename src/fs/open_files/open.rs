@@ -194,6 +194,12 @@ impl OpenFiles {
         }
     }
 
+    /// Returns an open's reply once no other open gives the kernel pages of the file.
+    async fn after_page_stores(&self, ino: Ino, opened: OpenedFile) -> OpenedFile {
+        let has_waited = self.calls.wait_for_page_stores(ino).await;
+        OpenedFile { keep_cache: opened.keep_cache && !has_waited, ..opened }
+    }
+
     async fn open_on_replica(
         &self,
         request: &OpenRequest,

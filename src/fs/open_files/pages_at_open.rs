@@ -15,7 +15,6 @@
 //! This is done only in volumes that do not change files: a write would need the same care.
 
 use super::OpenFiles;
-use super::open::OpenedFile;
 use crate::backend::{Backend, BackendError, BackendFile};
 use crate::fs::cache_mode::CacheMode;
 use crate::fs::ino::Ino;
@@ -105,12 +104,6 @@ impl OpenFiles {
             self.tables.reader.deliver_content(content, |bytes| kernel.store(ino, bytes));
         }
         self.tables.inodes.lock().sole_kernel_version(ino) == Some(version)
-    }
-
-    /// Returns an open's reply once no other open gives the kernel pages of the file.
-    pub(super) async fn after_page_stores(&self, ino: Ino, opened: OpenedFile) -> OpenedFile {
-        let has_waited = self.calls.wait_for_page_stores(ino).await;
-        OpenedFile { keep_cache: opened.keep_cache && !has_waited, ..opened }
     }
 }
 
