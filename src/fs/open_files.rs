@@ -9,6 +9,7 @@ mod open_immutable;
 mod open_to_write;
 mod pages_at_open;
 mod read;
+mod replica_open;
 mod write_replica_reads;
 
 use std::sync::Arc;

@@ -18,6 +18,7 @@ mod call_attempt;
 mod call_dispatch;
 mod call_future;
 mod call_latency;
+mod fallback;
 mod lookup_timeouts;
 mod order;
 mod pending_changes;
@@ -43,11 +44,13 @@ use crate::telemetry::counters::increment;
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 use call_future::{AnswerSlot, CallFuture};
 use call_latency::{CallLatency, CloseLatency};
+use fallback::TimedFallback;
 use lookup_timeouts::LookupTimeouts;
 use pending_changes::{PendingChange, PendingChanges};
 
 use call_attempt::CallAttempt;
 pub use call_latency::PinnedLatencies;
+pub use fallback::{EarlyAnswer, Fallback};
 pub use run_as::{RunAs, SingleCall};
 use target::CallOptions;
 pub use target::CallTarget;
@@ -162,8 +165,7 @@ struct CallState<T> {
     is_over: bool,
     /// When the next replica is asked.
     hedge_at: Instant,
-    /// The answer to use if no replica has answered by this time.
-    fallback: Option<(Instant, ReplicaId, T)>,
+    fallback: Option<TimedFallback<T>>,
 }
 
 impl<T> CallState<T> {
@@ -244,10 +246,10 @@ impl MetadataClient {
     }
 
     /// Like [`MetadataClient::call`]. If no replica has answered after a call's usual time, and at
-    /// least [`MIN_FALLBACK_DELAY`], `fallback` is the answer.
+    /// least [`MIN_FALLBACK_DELAY`], the answer is `fallback`.
     pub fn call_with_fallback<T: Send + 'static>(
         self: &Arc<Self>,
-        fallback: Option<(ReplicaId, T)>,
+        fallback: Option<Fallback<T>>,
         target: CallTarget,
         run_as: RunAs,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
@@ -257,7 +259,7 @@ impl MetadataClient {
         let due = Instant::now() + usual.max(MIN_FALLBACK_DELAY);
         let options = CallOptions::query(target, run_as, self.deadline(target));
         let call = MetadataCall::new(self, order, options, Arc::new(op));
-        call.state.lock().fallback = fallback.map(|(replica, value)| (due, replica, value));
+        call.state.lock().fallback = fallback.map(|answer| TimedFallback { due, answer });
         self.start(call)
     }
 

@@ -27,7 +27,11 @@ struct Growing {
 
 impl Growing {
     fn new(keys: &'static str) -> Self {
-        let setup = Setup { volume: keys, ..Setup::default() };
+        Self::over(3, keys)
+    }
+
+    fn over(replicas: usize, keys: &'static str) -> Self {
+        let setup = Setup { volume: keys, replicas, ..Setup::default() };
         Self { rig: mount(tree(), &setup), files: Cell::default() }
     }
 
@@ -163,18 +167,20 @@ fn hedges_hung_reads(keys: &'static str) {
     volume.rig.expect_quiet();
 }
 
-/// The open waits for no read: the file is known.
+/// The open does not wait for the read.
 #[test]
 fn an_open_succeeds_while_all_reads_hang() {
-    VOLUMES.into_iter().for_each(opens_while_reads_hang);
+    for replicas in [1, 3] {
+        VOLUMES.into_iter().for_each(|keys| opens_while_reads_hang(replicas, keys));
+    }
 }
 
-fn opens_while_reads_hang(keys: &'static str) {
-    let volume = Growing::new(keys);
+fn opens_while_reads_hang(replicas: usize, keys: &'static str) {
+    let volume = Growing::over(replicas, keys);
     volume.warm_up();
     let hung = FaultRule { count: 1, ..FaultRule::always(FaultOp::Read, Fault::Hang) };
     volume.until("a read of an open hangs", || {
-        volume.fail_on(&[0, 1, 2], hung);
+        volume.rig.scripts.iter().for_each(|script| script.add(hung));
         let number = volume.files.get();
         let mut file = File::open(volume.rig.at(volume.add())).unwrap();
         let is_hung = volume.rig.scripts.iter().any(|script| script.is_exhausted());

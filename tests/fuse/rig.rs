@@ -11,7 +11,7 @@ use fanfs::backend::{Backend, DirBackend, FaultInjector, FaultScript, RateLimite
 use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::status::Status;
-use fanfs::volume::{ReplicaId, ReplicaMap};
+use fanfs::volume::{ReplicaId, ReplicaMap, splitmix64};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
@@ -286,10 +286,12 @@ pub(crate) fn insist<T>(call: impl Fn() -> io::Result<T>) -> T {
 
 /// Bytes that differ at every offset and are the same in each run.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
-    let mut content = vec![0; len];
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&seed.to_le_bytes());
-    hasher.finalize_xof().fill(&mut content);
+    let first = splitmix64(seed);
+    let mut content = vec![0; len.next_multiple_of(8)];
+    for (i, word) in content.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&splitmix64(first.wrapping_add(i as u64)).to_le_bytes());
+    }
+    content.truncate(len);
     content
 }
 

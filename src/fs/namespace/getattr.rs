@@ -21,7 +21,7 @@ use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::{AttrOwner, OpenFileCheck, ReplicaPath, Tables};
 use crate::fs::write_gate::Writer;
 use crate::read::OpenFile;
-use crate::replicas::metadata_client::{RunAs, SingleCall};
+use crate::replicas::metadata_client::{Fallback, RunAs, SingleCall};
 use crate::replicas::request_deadline::RequestDeadline;
 use crate::volume::ReplicaId;
 
@@ -162,7 +162,8 @@ impl Namespace {
             target = target.preferring(backing.replica);
         }
         // With this answer fanfs learns nothing.
-        let fallback = (source == AttrSource::PathOrTimeout).then(|| (ReplicaId::new(0), None));
+        let fallback =
+            (source == AttrSource::PathOrTimeout).then(|| Fallback::Known(ReplicaId::new(0), None));
         let op = {
             let tables = Arc::clone(&self.tables);
             let path = path.clone();

@@ -12,7 +12,7 @@ use crate::fs::entry_name::InodeAttr;
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::ino::ROOT;
 use crate::fs::tables::OpenFileCheck;
-use crate::replicas::metadata_client::RunAs;
+use crate::replicas::metadata_client::{Fallback, RunAs};
 use crate::volume::ReplicaId;
 
 impl Namespace {
@@ -33,6 +33,7 @@ impl Namespace {
             // After a recent change through this mount, older attributes would hide it.
             let known = if target.has_sole_replica() { None } else { *self.last_root_attr.lock() };
             let stat = |_: ReplicaId, backend: &dyn Backend| backend.stat(Path::new(""));
+            let known = known.map(|(replica, attr)| Fallback::Known(replica, attr));
             let call = self.calls.client.call_with_fallback(known, target, run_as.clone(), stat);
             let found = call.await?;
             if !self.tables.is_possibly_stale(found.0, path, ROOT) {

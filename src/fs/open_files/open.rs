@@ -22,7 +22,8 @@ use smallvec::smallvec;
 
 use super::OpenFiles;
 use super::pages_at_open::PageStore;
-use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, RequestContext};
+use super::replica_open::ReplicaOpen;
+use crate::backend::{Backend, BackendError, BackendFile, Credentials, RequestContext};
 use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
@@ -32,9 +33,8 @@ use crate::fs::inodes::{AttrNotice, CacheValidity, Inodes};
 use crate::fs::kernel_open::KernelOpen;
 use crate::fs::passthrough::PassthroughFile;
 use crate::fs::replica_calls::RetriedCall;
-use crate::fs::tables::{AttrOwner, OpenFileCheck, ReplicaPath};
-use crate::read::FileContent;
-use crate::replicas::metadata_client::{CallTarget, RunAs};
+use crate::fs::tables::AttrOwner;
+use crate::replicas::metadata_client::{CallTarget, EarlyAnswer, Fallback, RunAs};
 use crate::sync::before_io;
 use crate::volume::{FileVersion, ReplicaId, ReplicaSet};
 
@@ -84,19 +84,6 @@ impl OpenRequest {
             false => RunAs::Only(self.caller.clone()),
         }
     }
-}
-
-/// A replica's open of a file.
-struct ReplicaOpen {
-    replica: ReplicaId,
-    file: Arc<dyn BackendFile>,
-    attr: Attr,
-    /// Whether it is the file that the kernel reads by itself; `None` if this was not checked.
-    is_backing_file: Option<bool>,
-    /// How its attributes compare with the open file.
-    file_check: OpenFileCheck,
-    /// Its bytes, if the replica has read it too.
-    content: Option<FileContent>,
 }
 
 /// A replica's open of an inode, and the state before the replica was asked.
@@ -170,7 +157,7 @@ impl OpenFiles {
             reads: self.wants_content(ino),
         };
         if let Some(opened) = self.open_immutable(&request, begun.started_at).await {
-            return Ok(self.after_page_stores(ino, opened).await);
+            return Ok(self.after_page_stores(ino, begun.started_at, opened).await);
         }
         loop {
             let path = self.tables.path(ino)?;
@@ -187,7 +174,9 @@ impl OpenFiles {
             // `None`: it was changed here since the replica was asked, or all its handles were
             // closed.
             match self.register_open(&request, opened, backing, kernel) {
-                Some(Ok(opened)) => return Ok(self.after_page_stores(ino, opened).await),
+                Some(Ok(opened)) => {
+                    return Ok(self.after_page_stores(ino, begun.started_at, opened).await);
+                }
                 Some(Err(errno)) => return Err(errno),
                 None => {}
             }
@@ -195,9 +184,21 @@ impl OpenFiles {
     }
 
     /// Returns an open's reply once no other open gives the kernel pages of the file.
-    async fn after_page_stores(&self, ino: Ino, opened: OpenedFile) -> OpenedFile {
-        let has_waited = self.calls.wait_for_page_stores(ino).await;
-        OpenedFile { keep_cache: opened.keep_cache && !has_waited, ..opened }
+    async fn after_page_stores(&self, ino: Ino, since: Instant, opened: OpenedFile) -> OpenedFile {
+        if !self.calls.wait_for_page_stores(ino, since).await {
+            return opened;
+        }
+        let file = self.tables.handles.file(opened.handle);
+        let mut inodes = self.tables.inodes.lock();
+        if self.tables.page_stores.is_held(ino) {
+            // The kernel may get pages of an older version later.
+            inodes.mark_cache_mixed(ino);
+        }
+        let has_own_pages = file.is_some_and(|file| {
+            let version = file.inode.current().version();
+            file.cache_validity.is_valid() && inodes.sole_kernel_version(ino) == Some(version)
+        });
+        OpenedFile { keep_cache: opened.keep_cache && has_own_pages, ..opened }
     }
 
     async fn open_on_replica(
@@ -236,42 +237,22 @@ impl OpenFiles {
         path: &Path,
         backing: Option<Arc<PassthroughFile>>,
     ) -> FsResult<(ReplicaId, ReplicaOpen)> {
-        let open = |reads| self.open_op(request.ino, path.to_owned(), backing.clone(), reads);
-        if let Some(version) = request.reads
-            && let Some(found) =
-                self.open_and_read(target, request.run_as(), open(Some(version))).await
-        {
-            return Ok(found);
+        let open = self.open_op(request.ino, path.to_owned(), backing);
+        let client = &self.calls.client;
+        let answer = match request.reads {
+            None => client.call(target, request.run_as(), open).await,
+            Some(version) => {
+                let early = EarlyAnswer::default();
+                let late = Some(Fallback::Early(early.clone()));
+                let read = self.read_op(open, version, early);
+                client.call_with_fallback(late, target, request.run_as(), read).await
+            }
+        };
+        let (replica, found) = answer.map_err(Errno::of_known_inode)?;
+        if found.is_read_late {
+            self.tables.reader.pause_reads_at_open();
         }
-        let answer = self.calls.client.call(target, request.run_as(), open(None)).await;
-        answer.map_err(Errno::of_known_inode)
-    }
-
-    /// The operation of a replica to open the inode at the path, and to read it if it has the
-    /// version `reads`.
-    fn open_op(
-        &self,
-        ino: Ino,
-        path: PathBuf,
-        backing: Option<Arc<PassthroughFile>>,
-        reads: Option<FileVersion>,
-    ) -> impl Fn(ReplicaId, &dyn Backend) -> Result<ReplicaOpen, BackendError> + Send + Sync + 'static
-    {
-        let tables = Arc::clone(&self.tables);
-        move |replica, backend| {
-            let at = ReplicaPath { replica, backend, path: &path };
-            let (file, attr) = tables.open_revalidated(ino, at)?;
-            let file_check = tables.check_open_file(ino, replica, &attr);
-            let backing = backing.as_ref().filter(|backing| backing.replica == replica);
-            let is_same = |backing: &Arc<PassthroughFile>| {
-                backing.attr().is_ok_and(|lent| lent.id == attr.id)
-            };
-            let is_backing_file = backing.map(is_same);
-            let content = reads
-                .filter(|version| *version == attr.version())
-                .and_then(|version| tables.read_at_open(at, &*file, version));
-            Ok(ReplicaOpen { replica, file, attr, is_backing_file, file_check, content })
-        }
+        Ok((replica, found))
     }
 
     /// The file that the kernel will read by itself, if any. If another replica than the opener is

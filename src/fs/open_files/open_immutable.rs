@@ -21,7 +21,7 @@ use crate::backend::{Backend, BackendError, BackendFile};
 use crate::fs::handles::{OpenMethod, OpenOutcome};
 use crate::fs::tables::ReplicaPath;
 use crate::read::FileContent;
-use crate::replicas::metadata_client::RunAs;
+use crate::replicas::metadata_client::{Fallback, RunAs};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 
 /// A small file that a replica has opened.
@@ -62,6 +62,8 @@ impl OpenFiles {
         let ino = request.ino;
         let path = self.tables.path(ino).ok()?;
         let target = self.calls.target_of_inode(ino, &path).requested_at(since);
+        // Another could only be asked later than this open is answered.
+        let target = target.only_on(self.tables.reader.quick_replica(target.path_hash())?);
         let tables = Arc::clone(&self.tables);
         let read = move |replica: ReplicaId, backend: &dyn Backend| {
             let at = ReplicaPath { replica, backend, path: &path };
@@ -69,12 +71,21 @@ impl OpenFiles {
             if attr.version() != version || !tables.inodes.lock().is_same(ino, replica, &attr) {
                 return Err(BackendError::VersionMismatch);
             }
-            let content = tables.read_at_open(at, &*file, version);
-            Ok(ReadFile { replica, file, version, content })
+            let can_read = tables.can_read_at_open(replica);
+            let content =
+                can_read.then(|| tables.reader.read_at_open(replica, &*file, version)).flatten();
+            Ok(Some(ReadFile { replica, file, version, content }))
         };
+        let late = Some(Fallback::Known(ReplicaId::new(0), None));
         let run_as = RunAs::Only(request.credentials().clone());
-        let (_, read) = self.open_and_read(target, run_as, read).await?;
-        Some(read)
+        match self.calls.client.call_with_fallback(late, target, run_as, read).await {
+            Ok((_, Some(file))) => Some(file),
+            Ok((_, None)) => {
+                self.tables.reader.pause_reads_at_open();
+                None
+            }
+            Err(_) => None,
+        }
     }
 
     /// Enters the open into the tables, with the file if a replica has opened it.

@@ -9,20 +9,21 @@
 //! Meanwhile the kernel may receive attributes of a newer version. Then this open makes it drop its
 //! pages, and so does each open that has waited.
 //!
+//! The file is open before it is read, and is answered as open if the read is late
+//! ([`EarlyAnswer`](crate::replicas::metadata_client::EarlyAnswer)).
+//!
 //! *Invariant:* when an open is answered, the kernel has no pages of an older version, or drops them
 //! at the reply.
 //!
 //! This is done only in volumes that do not change files: a write would need the same care.
 
 use super::OpenFiles;
-use crate::backend::{Backend, BackendError, BackendFile};
 use crate::fs::cache_mode::CacheMode;
 use crate::fs::ino::Ino;
 use crate::fs::inode_barrier::InodeHold;
 use crate::fs::inodes::Inodes;
-use crate::fs::tables::{ReplicaPath, Tables};
+use crate::fs::tables::Tables;
 use crate::read::{FileContent, MAX_READ_AT_OPEN};
-use crate::replicas::metadata_client::{CallTarget, RunAs};
 use crate::replicas::task;
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 
@@ -47,37 +48,16 @@ impl OpenFiles {
         }
         let inodes = self.tables.inodes.lock();
         let version = inodes.sole_kernel_version(ino)?;
+        // A replica outside a rule would seem quicker than those that also read.
+        let is_pinned = || {
+            let path = inodes.path(ino);
+            path.is_none_or(|path| self.tables.reader.locator().pin(&path).is_some())
+        };
         let is_wanted = (1..=MAX_READ_AT_OPEN).contains(&version.size)
             && inodes.is_never_opened(ino)
-            && self.choose_cache_mode(&inodes, ino, version.size) == CacheMode::Kernel;
+            && self.choose_cache_mode(&inodes, ino, version.size) == CacheMode::Kernel
+            && !is_pinned();
         is_wanted.then_some(version)
-    }
-
-    /// Asks a quick replica to open the file and read it, by an `op` that calls
-    /// [`Tables::read_at_open`]. `None` if none does so soon: then a hung read delays the open no
-    /// longer, and the caller must open the file without it.
-    pub(super) async fn open_and_read<T: Send + 'static>(
-        &self,
-        target: CallTarget,
-        run_as: RunAs,
-        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T, BackendError> + Send + Sync + 'static,
-    ) -> Option<(ReplicaId, T)> {
-        // Another replica may be asked only if this one is late.
-        let first = *self.calls.client.replica_order(target).first()?;
-        if !self.tables.reader.is_quick(first) {
-            return None;
-        }
-        let late = Some((first, None));
-        let target = target.preferring(first);
-        let op = move |replica: ReplicaId, backend: &dyn Backend| op(replica, backend).map(Some);
-        let found = match self.calls.client.call_with_fallback(late, target, run_as, op).await {
-            Ok((replica, found)) => found.map(|found| (replica, found)),
-            Err(_) => None,
-        };
-        if found.is_none() {
-            self.tables.reader.pause_reads_at_open();
-        }
-        found
     }
 
     /// Call this with the table locked, before the open is recorded in it. `None`: the kernel asks
@@ -108,18 +88,9 @@ impl OpenFiles {
 }
 
 impl Tables {
-    /// Reads a small file of this version that a replica has just opened. `None`: the kernel asks
-    /// for the bytes.
-    pub(super) fn read_at_open(
-        &self,
-        at: ReplicaPath<'_>,
-        file: &dyn BackendFile,
-        version: FileVersion,
-    ) -> Option<FileContent> {
-        let pin = self.reader.locator().pin(at.path);
-        let may_read = task::is_on_session_thread()
-            && self.reader.is_quick(at.replica)
-            && pin.is_none_or(|pin| pin.replicas.contains(at.replica));
-        may_read.then(|| self.reader.read_at_open(at.replica, file, version)).flatten()
+    /// Whether an operation of this thread may read a file that the replica has opened. A replica's
+    /// thread could not give the kernel the bytes.
+    pub(super) fn can_read_at_open(&self, replica: ReplicaId) -> bool {
+        task::is_on_session_thread() && self.reader.is_quick(replica)
     }
 }

@@ -90,29 +90,29 @@ impl ReplicaCalls {
     }
 
     async fn wait_for_page_drops_at_most(&self, ino: Ino, limit: Duration) {
-        self.wait_for_release(&self.tables.page_drops, ino, limit).await;
+        let until = Instant::now() + limit;
+        self.wait_for_release(&self.tables.page_drops, ino, until).await;
     }
 
     /// Waits until no other open gives the kernel pages of the inode, or for as long as a request
-    /// may take. Returns whether one did.
-    pub(in crate::fs) async fn wait_for_page_stores(&self, ino: Ino) -> bool {
-        let limit = self.tables.policy.deadlines.while_responsive;
-        self.wait_for_release(&self.tables.page_stores, ino, limit).await
+    /// of `since` may take. Returns whether one did.
+    pub(in crate::fs) async fn wait_for_page_stores(&self, ino: Ino, since: Instant) -> bool {
+        let until = since + self.tables.policy.deadlines.while_responsive;
+        self.wait_for_release(&self.tables.page_stores, ino, until).await
     }
 
-    /// Waits at most that long until the barrier does not hold the inode. Returns whether it did.
+    /// Waits until the barrier does not hold the inode. Returns whether it did.
     async fn wait_for_release(
         &self,
         barrier: &Arc<InodeBarrier>,
         ino: Ino,
-        limit: Duration,
+        until: Instant,
     ) -> bool {
         if !barrier.is_held(ino) {
             return false;
         }
         task::hold_until_reply(self.client.register_waiting());
         let barrier = Arc::clone(barrier);
-        let until = Instant::now() + limit;
         let wait = async move {
             loop {
                 // Before the check, so a release after it is not missed.

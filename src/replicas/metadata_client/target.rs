@@ -49,6 +49,11 @@ impl CallTarget {
         }
     }
 
+    /// A hash of the path.
+    pub fn path_hash(&self) -> u64 {
+        self.path_hash
+    }
+
     /// The same call, marked as possibly much longer than others: a listing. No session thread
     /// makes it.
     pub fn long(self) -> Self {

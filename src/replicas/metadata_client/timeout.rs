@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::fallback::take_due;
 use super::{CallAttempt, MetadataCall, TickedCall};
 use crate::backend::BackendError;
 use crate::replicas::request_deadline::DeadlineVerdict;
-use crate::volume::ReplicaId;
 
 impl<T: Send + 'static> MetadataCall<T> {
     /// Whether the call has passed its deadline.
@@ -107,15 +107,15 @@ impl<T: Send + 'static> TickedCall for MetadataCall<T> {
             if state.is_over {
                 return false;
             }
-            let is_due = |(at, ..): &mut (Instant, ReplicaId, T)| now >= *at;
-            (state.fallback.take_if(is_due), now >= state.hedge_at, state.negative_from)
+            let fallback = take_due(&mut state.fallback, now);
+            (fallback, now >= state.hedge_at, state.negative_from)
         };
         if is_late {
             self.client.replicas.iter().for_each(|(_, replica)| replica.on_tick());
         }
-        if let Some((_, replica, value)) = fallback {
+        if let Some(answer) = fallback {
             if self.finish(None).is_some() {
-                self.answer.deliver(Ok((replica, value)));
+                self.answer.deliver(Ok(answer));
             }
             return false;
         }
