@@ -401,3 +401,29 @@ fn mount_tables_are_read_as_bytes() {
         }
     }
 }
+
+/// CI builds the fuzz targets with the oldest Rust. This checks fanfs only if the crates are those
+/// of its own lock file.
+#[test]
+fn the_fuzz_targets_use_the_crates_of_fanfs() {
+    let locked = |file: &str| -> BTreeMap<String, Vec<String>> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let lock: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
+        let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for package in lock["package"].as_array().unwrap() {
+            let text = |key: &str| package[key].as_str().unwrap().to_owned();
+            versions.entry(text("name")).or_default().push(text("version"));
+        }
+        versions
+    };
+    let own = locked("Cargo.lock");
+    for (name, versions) in locked("fuzz/Cargo.lock") {
+        let own = own.get(&name).unwrap_or(&versions);
+        let differs = versions.iter().any(|version| !own.contains(version));
+        assert!(
+            !differs,
+            "{name} {versions:?} in fuzz/Cargo.lock, {own:?} in Cargo.lock: copy Cargo.lock to \
+             fuzz/Cargo.lock and run fuzz/build"
+        );
+    }
+}

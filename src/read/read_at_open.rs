@@ -5,6 +5,7 @@
 //! So the session thread that opens the file also reads it, and the kernel gets the bytes before
 //! the reply to the open ([`crate::fs::KernelPages::store`]).
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -51,7 +52,14 @@ impl Drop for FileContent {
             false => &self.counters.bytes_duplicate,
         };
         count.fetch_add(self.bytes.len() as u64, Ordering::Relaxed);
+        // A thread that ends keeps none.
+        let _ = SPARE.try_with(|spare| spare.set(std::mem::take(&mut self.bytes)));
     }
+}
+
+thread_local! {
+    /// The buffer of this thread's last read, for its next one.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// The reads of opens.
@@ -144,7 +152,8 @@ impl Reader {
         let host = &self.replicas[replica];
         let is_alone = host.inline_calls() == 1;
         let since = Instant::now();
-        let mut bytes = vec![0; version.size as usize];
+        let mut bytes = SPARE.take();
+        bytes.resize(version.size as usize, 0);
         let read = fill(file, ByteRange::new(0, version.size), &mut bytes);
         let at = Instant::now();
         let took = at.saturating_duration_since(since);
