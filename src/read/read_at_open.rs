@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::Reader;
 use super::small_reads::fill;
 use crate::backend::BackendFile;
+use crate::replicas::metadata_order::mix_hash;
 use crate::scheduler::rate::Locality;
 use crate::scheduler::small_reads::{SmallReadDelivery, SmallReadTally};
 use crate::sync::{LockRank, RankedMutex, before_io};
@@ -131,7 +132,8 @@ impl Reader {
     pub fn quick_replica(&self, path_hash: u64) -> Option<ReplicaId> {
         let quick = || self.replicas.iter().map(|(id, _)| id).filter(|id| self.is_quick(*id));
         let count = quick().count().max(1) as u64;
-        quick().nth((path_hash % count) as usize)
+        // As for lookups, because that replica's mount knows the name.
+        quick().nth((mix_hash(path_hash) % count) as usize)
     }
 
     /// Whether an open may read from `replica`.

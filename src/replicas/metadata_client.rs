@@ -408,7 +408,13 @@ impl<T: Send + 'static> MetadataCall<T> {
         if has_failed_over {
             increment(&caller.counters.metadata_failovers);
         }
-        self.answer.deliver(answer.map(|value| (replica, value)));
+        self.deliver(answer.map(|value| (replica, value)));
+    }
+
+    /// Delivers an answer, or instead of an error, one that an operation had early.
+    fn deliver(&self, answer: Result<(ReplicaId, T)>) {
+        let early = answer.is_err().then(|| fallback::take_early(&self.state.lock().fallback));
+        self.answer.deliver(early.flatten().map_or(answer, Ok));
     }
 
     /// Whether another replica must confirm that an object is missing although the kernel has seen
@@ -475,7 +481,7 @@ impl<T: Send + 'static> MetadataCall<T> {
     fn fail_by(&self, by: Option<ReplicaId>) {
         let error = self.state.lock().error.unwrap_or(BackendError::Late);
         if self.finish(by).is_some() {
-            self.answer.deliver(Err(error));
+            self.deliver(Err(error));
         }
     }
 

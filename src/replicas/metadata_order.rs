@@ -144,7 +144,7 @@ pub fn faster_unpinned_replica(
 }
 
 /// Mixes the bits, so that hashes in sequence do not rotate through the replicas.
-fn mix_hash(affinity: u64) -> u64 {
+pub fn mix_hash(affinity: u64) -> u64 {
     affinity.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
 }
 

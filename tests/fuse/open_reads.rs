@@ -208,3 +208,22 @@ fn the_first_open_of_a_small_immutable_file_reads_it() {
         is_by_open && calls.iter().all(|call| matches!(call, Call::Close(_)))
     });
 }
+
+/// As quickly as others: nothing but the handle has it open.
+#[test]
+fn a_file_that_its_open_read_is_closed_by_a_session_thread() {
+    let volume = Growing::new("");
+    volume.warm_up();
+    volume.until("a session thread closes the file", || {
+        volume.rig.record();
+        let is_by_open = volume.read_another();
+        let closers = || -> Vec<String> {
+            let calls = volume.rig.recorded().concat().into_iter();
+            calls
+                .filter_map(|call| if let Call::Close(by) = call { Some(by) } else { None })
+                .collect()
+        };
+        volume.rig.eventually("the file is closed", |_| !closers().is_empty());
+        is_by_open && closers().iter().all(|thread| !thread.starts_with("r:"))
+    });
+}

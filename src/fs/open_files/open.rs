@@ -346,6 +346,11 @@ impl OpenFiles {
             self.tables.reader.retire_file(&old);
         }
         let is_current = store.is_none_or(|store| self.store_pages(ino, store));
+        if !is_current {
+            // The kernel may have taken the stored file's size.
+            before_io("a notice to the kernel");
+            kernel.invalidate_attrs();
+        }
         let is_stale = self.tables.reader.take_stale_pages(&inode.current());
         let keep_cache = cache_validity.is_valid() && is_current && !is_stale;
         let backing = inode.backing().cloned();

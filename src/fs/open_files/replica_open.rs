@@ -94,6 +94,7 @@ impl OpenFiles {
             if opened.attr.version() == version && tables.can_read_at_open(replica) {
                 early.set(replica, opened.with_late_read());
                 opened.content = tables.reader.read_at_open(replica, &*opened.file, version);
+                early.clear();
             }
             Ok(opened)
         }

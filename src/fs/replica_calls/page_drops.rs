@@ -19,6 +19,9 @@ use crate::volume::ByteRange;
 /// without a limit each would wait for the other.
 const MAX_WAIT_OF_TRUNCATION: Duration = Duration::from_secs(1);
 
+/// An open waits for other opens' pages at least so long.
+const MIN_WAIT_FOR_STORES: Duration = Duration::from_secs(1);
+
 /// Starts the drop when it is dropped itself, which is after the reply to the write.
 struct DropAfterReply(Option<PendingDrop>);
 
@@ -98,6 +101,8 @@ impl ReplicaCalls {
     /// of `since` may take. Returns whether one did.
     pub(in crate::fs) async fn wait_for_page_stores(&self, ino: Ino, since: Instant) -> bool {
         let until = since + self.tables.policy.deadlines.while_responsive;
+        // If the open took all that time: the kernel takes pages at once.
+        let until = until.max(Instant::now() + MIN_WAIT_FOR_STORES);
         self.wait_for_release(&self.tables.page_stores, ino, until).await
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::fallback::early_since;
 use super::{MetadataCall, MetadataClient};
 use crate::backend::{
     Backend, BackendError, DroppedFile, JobOptions, OngoingChange, PathKey, Result, in_change,
@@ -105,7 +106,12 @@ impl<T: Send + 'static> MetadataCall<T> {
         match answer {
             // A session thread is interrupted for a handover: make the call on the pool instead.
             Some(Err(BackendError::Os(rustix::io::Errno::INTR))) => {}
-            Some(answer) => return self.handle_answer(replica, answer, asked.elapsed()),
+            Some(answer) => {
+                let early = early_since(&self.state.lock().fallback);
+                let at = early.unwrap_or_else(Instant::now);
+                let took = at.saturating_duration_since(asked);
+                return self.handle_answer(replica, answer, took);
+            }
             // The call is over.
             None if is_inside => return,
             None => {}

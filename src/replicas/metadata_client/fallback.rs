@@ -16,7 +16,13 @@ pub enum Fallback<T> {
 }
 
 /// An answer that an operation has before it ends.
-pub struct EarlyAnswer<T>(Arc<Mutex<Option<(ReplicaId, T)>>>);
+pub struct EarlyAnswer<T>(Arc<Mutex<EarlyState<T>>>);
+
+struct EarlyState<T> {
+    answer: Option<(ReplicaId, T)>,
+    /// When it was there.
+    since: Option<Instant>,
+}
 
 impl<T> Clone for EarlyAnswer<T> {
     fn clone(&self) -> Self {
@@ -26,14 +32,21 @@ impl<T> Clone for EarlyAnswer<T> {
 
 impl<T> Default for EarlyAnswer<T> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self(Arc::new(Mutex::new(EarlyState { answer: None, since: None })))
     }
 }
 
 impl<T> EarlyAnswer<T> {
     /// Stores the answer of a replica.
     pub fn set(&self, replica: ReplicaId, answer: T) {
-        *self.0.lock() = Some((replica, answer));
+        let state = EarlyState { answer: Some((replica, answer)), since: Some(Instant::now()) };
+        *self.0.lock() = state;
+    }
+
+    /// Drops the answer, as the operation has ended.
+    pub fn clear(&self) {
+        let answer = self.0.lock().answer.take();
+        drop(answer);
     }
 }
 
@@ -49,11 +62,27 @@ pub(super) fn take_due<T>(
     now: Instant,
 ) -> Option<(ReplicaId, T)> {
     if let Fallback::Early(early) = &fallback.as_ref().filter(|timed| now >= timed.due)?.answer {
-        return early.0.lock().take();
+        return early.0.lock().answer.take();
     }
     match fallback.take()?.answer {
         Fallback::Known(replica, answer) => Some((replica, answer)),
         Fallback::Early(_) => None,
+    }
+}
+
+/// Removes and returns the early answer, which is better than an error.
+pub(super) fn take_early<T>(fallback: &Option<TimedFallback<T>>) -> Option<(ReplicaId, T)> {
+    match &fallback.as_ref()?.answer {
+        Fallback::Known(..) => None,
+        Fallback::Early(early) => early.0.lock().answer.take(),
+    }
+}
+
+/// When the early answer was there.
+pub(super) fn early_since<T>(fallback: &Option<TimedFallback<T>>) -> Option<Instant> {
+    match &fallback.as_ref()?.answer {
+        Fallback::Known(..) => None,
+        Fallback::Early(early) => early.0.lock().since,
     }
 }
 
@@ -86,5 +115,18 @@ mod tests {
         assert_eq!(take_due(&mut fallback, now), None);
         early.set(replica(), 'a');
         assert_eq!(take_due(&mut fallback, now), Some((replica(), 'a')));
+        early.set(replica(), 'b');
+        assert!(early_since(&fallback).is_some_and(|since| since >= now));
+        assert_eq!(take_early(&fallback), Some((replica(), 'b')));
+    }
+
+    /// The file of an open would stay open as long as the call is known.
+    #[test]
+    fn an_early_answer_is_dropped_when_its_operation_ends() {
+        let early = EarlyAnswer::default();
+        let file = Arc::new(());
+        early.set(replica(), Arc::clone(&file));
+        early.clear();
+        assert_eq!(Arc::strong_count(&file), 1);
     }
 }
