@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Multiple of the expected completion while too few reads of a replica are known, and the upper
 /// limit.
-const MAX_LATE_FACTOR: f64 = 4.0;
+pub const MAX_LATE_FACTOR: f64 = 4.0;
 
 /// The lower limit: the expected completion is a mean.
 const MIN_LATE_FACTOR: f64 = 2.0;

@@ -255,11 +255,17 @@ impl MetadataClient {
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
     ) -> CallFuture<T> {
         let order = self.replica_order(target);
-        let usual = order.first().map_or(Duration::ZERO, |first| self.latency.late_after(*first));
-        let due = Instant::now() + usual.max(MIN_FALLBACK_DELAY);
+        let fallback = fallback.map(|answer| {
+            let late_after =
+                |first: &ReplicaId| self.latency.late_after(*first, MIN_FALLBACK_DELAY);
+            let due = Instant::now() + order.first().map_or(MIN_FALLBACK_DELAY, late_after);
+            TimedFallback { due, answer }
+        });
         let options = CallOptions::query(target, run_as, self.deadline(target));
         let call = MetadataCall::new(self, order, options, Arc::new(op));
-        call.state.lock().fallback = fallback.map(|answer| TimedFallback { due, answer });
+        if fallback.is_some() {
+            call.state.lock().fallback = fallback;
+        }
         self.start(call)
     }
 
@@ -304,8 +310,8 @@ impl MetadataClient {
     }
 
     fn hedge_delay(&self, replica: ReplicaId) -> Duration {
-        let patience = self.latency.late_after(replica);
-        patience.max(lateness::MIN_HEDGE_DELAY).min(self.policy.attempt_deadline)
+        let patience = self.latency.late_after(replica, lateness::MIN_HEDGE_DELAY);
+        patience.min(self.policy.attempt_deadline)
     }
 
     /// Whether a late call may be hedged. If its replica has answered nothing since, or the attempt
@@ -337,7 +343,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             error: None,
             negative_from: None,
             is_over: false,
-            hedge_at: Instant::now(),
+            hedge_at: options.deadline.last_progress(),
             fallback: None,
         };
         Arc::new(Self {

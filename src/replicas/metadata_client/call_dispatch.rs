@@ -125,7 +125,7 @@ impl<T: Send + 'static> MetadataCall<T> {
 
     /// Makes the call; `None` if its answer is no longer wanted.
     fn ask(self: &Arc<Self>, replica: ReplicaId, backend: &dyn Backend) -> Option<Result<T>> {
-        let begun = Instant::now();
+        let pinned = self.options.pin.map(|pin| (pin, Instant::now()));
         let op = self.op.lock().clone()?;
         if self.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
             // The kernel will send this change to the next daemon.
@@ -141,7 +141,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         if let Some(change) = &self.pending_change {
             change.finish_on_replica();
         }
-        if let Some(pin) = self.options.pin {
+        if let Some((pin, begun)) = pinned {
             // Without the wait for a thread: otherwise replicas that serve most calls would seem
             // slower than idle ones.
             self.client.pinned_latency[pin.rule].record(replica, begun.elapsed());

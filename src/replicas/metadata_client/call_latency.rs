@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::replicas::lateness::LatenessHistogram;
+use crate::replicas::lateness::{LatenessHistogram, MAX_LATE_FACTOR};
 use crate::replicas::metadata_order::{self, REMEASURE_EVERY};
 use crate::volume::{ReplicaId, ReplicaMap};
 
 /// A read's duration says how far its replica is from its usual times. A call is too short to
 /// predict the next one that well. So a call is late after this many times the factor of a read
 /// ([`LatenessHistogram`]), and not before [`crate::replicas::lateness::MIN_HEDGE_DELAY`].
-const LATE_FACTOR: f64 = 2.0;
+const LATE_FACTOR: u32 = 2;
 
 /// Above this latency, in microseconds, the replica's own threads make the calls. Two thread
 /// switches take about ten microseconds.
@@ -72,15 +72,19 @@ impl CallLatency {
         self.last_answer[replica].load(Ordering::Relaxed) <= at
     }
 
-    /// How long a call on a replica may take before it is late.
-    pub(super) fn late_after(&self, replica: ReplicaId) -> Duration {
-        let usual = Duration::from_micros(self.latency_us(replica));
-        usual.mul_f64(LATE_FACTOR * self.lateness[replica].lock().late_factor())
+    /// How long a call on a replica may take before it is late, and at least `least`.
+    pub(super) fn late_after(&self, replica: ReplicaId, least: Duration) -> Duration {
+        let usual = Duration::from_micros(self.latency_us(replica)) * LATE_FACTOR;
+        // A quick replica's calls need no other look.
+        if usual * MAX_LATE_FACTOR as u32 <= least {
+            return least;
+        }
+        usual.mul_f64(self.lateness[replica].lock().late_factor()).max(least)
     }
 
     pub(super) fn record(&self, replica: ReplicaId, time: Duration) {
-        self.record_use(replica);
         let now = self.start.elapsed().as_micros() as u64;
+        self.last_used[replica].store(now, Ordering::Relaxed);
         self.last_answer[replica].fetch_max(now, Ordering::Relaxed);
         let smoothed = &self.smoothed_us[replica];
         let mean = smoothed.load(Ordering::Relaxed);
