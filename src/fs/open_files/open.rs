@@ -156,10 +156,11 @@ impl OpenFiles {
             request: caller.request,
             reads: self.wants_content(ino),
         };
-        if let Some(opened) = self.open_immutable(&request, begun.started_at).await {
-            return Ok(self.after_page_stores(ino, begun.started_at, opened).await);
-        }
-        loop {
+        let known = self.open_immutable(&request, begun.started_at).await;
+        let opened = loop {
+            if let Some(opened) = known {
+                break opened;
+            }
             let path = self.tables.path(ino)?;
             let target = self.calls.target_of_inode(ino, &path).requested_at(begun.started_at);
             let opened = match self.open_on_replica(&request, path, target).await {
@@ -174,12 +175,14 @@ impl OpenFiles {
             // `None`: it was changed here since the replica was asked, or all its handles were
             // closed.
             match self.register_open(&request, opened, backing, kernel) {
-                Some(Ok(opened)) => {
-                    return Ok(self.after_page_stores(ino, begun.started_at, opened).await);
-                }
+                Some(Ok(opened)) => break opened,
                 Some(Err(errno)) => return Err(errno),
                 None => {}
             }
+        };
+        match self.tables.page_stores.is_held(ino) {
+            false => Ok(opened),
+            true => Ok(self.after_page_stores(ino, begun.started_at, opened).await),
         }
     }
 
