@@ -1,7 +1,7 @@
-//! Inodes about which some replies wait, because something happens at the kernel first.
+//! Makes replies about an inode wait for something that the kernel does first.
 //!
-//! There are two: the kernel drops pages ([`super::stale_pages`]), or it gets them from an open
-//! ([`super::open_files`]).
+//! There are two barriers: for pages that the kernel drops ([`super::stale_pages`]), and for pages
+//! that it gets from an open ([`super::open_files`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct InodeBarrier {
     released: Notify,
 }
 
-/// While this is there, replies about the inode wait.
+/// As long as it exists, replies about the inode wait.
 pub(super) struct InodeHold {
     barrier: Arc<InodeBarrier>,
     ino: Ino,

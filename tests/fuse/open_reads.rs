@@ -110,6 +110,22 @@ fn is_read_by_its_open(keys: &'static str) {
     rig.expect_quiet();
 }
 
+/// The kernel has the pages: a second open asks for the version only.
+#[test]
+fn a_second_open_does_not_read() {
+    let volume = Growing::new("");
+    volume.warm_up();
+    volume.until("no second read", || {
+        let number = volume.files.get();
+        let is_by_open = volume.read_another();
+        volume.rig.record();
+        let name = volume.rig.at(format!("added{number}"));
+        assert!(fs::read(name).unwrap() == content(number));
+        let calls = volume.rig.recorded().concat();
+        is_by_open && calls.iter().all(|call| matches!(call, Call::Open | Call::Close(_)))
+    });
+}
+
 /// The kernel gets attributes of the newer version after the pages of the older one, or the open
 /// makes it drop them.
 #[test]

@@ -62,6 +62,9 @@ impl OpenFiles {
         let ino = request.ino;
         let path = self.tables.path(ino).ok()?;
         let target = self.calls.target_of_inode(ino, &path).requested_at(since);
+        if target.is_pinned() {
+            return None;
+        }
         // Another could only be asked later than this open is answered.
         let target = target.only_on(self.tables.reader.quick_replica(target.path_hash())?);
         let tables = Arc::clone(&self.tables);

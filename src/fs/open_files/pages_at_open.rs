@@ -48,15 +48,9 @@ impl OpenFiles {
         }
         let inodes = self.tables.inodes.lock();
         let version = inodes.sole_kernel_version(ino)?;
-        // A replica outside a rule would seem quicker than those that also read.
-        let is_pinned = || {
-            let path = inodes.path(ino);
-            path.is_none_or(|path| self.tables.reader.locator().pin(&path).is_some())
-        };
         let is_wanted = (1..=MAX_READ_AT_OPEN).contains(&version.size)
             && inodes.is_never_opened(ino)
-            && self.choose_cache_mode(&inodes, ino, version.size) == CacheMode::Kernel
-            && !is_pinned();
+            && self.choose_cache_mode(&inodes, ino, version.size) == CacheMode::Kernel;
         is_wanted.then_some(version)
     }
 

@@ -76,7 +76,7 @@ impl CallLatency {
     pub(super) fn late_after(&self, replica: ReplicaId, least: Duration) -> Duration {
         let usual = Duration::from_micros(self.latency_us(replica)) * LATE_FACTOR;
         // A quick replica's calls need no other look.
-        if usual * MAX_LATE_FACTOR as u32 <= least {
+        if usual * MAX_LATE_FACTOR.ceil() as u32 <= least {
             return least;
         }
         usual.mul_f64(self.lateness[replica].lock().late_factor()).max(least)

@@ -85,6 +85,11 @@ impl CallTarget {
         Self { is_known_to_exist: true, ..self }
     }
 
+    /// Whether an affinity rule pins it.
+    pub fn is_pinned(&self) -> bool {
+        self.pin.is_some()
+    }
+
     /// Whether only one replica can answer.
     pub fn has_sole_replica(self) -> bool {
         self.sole_replica.is_some()
