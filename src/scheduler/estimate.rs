@@ -216,6 +216,10 @@ impl ReplicaEstimate {
     /// Records a read that was sent.
     pub fn record_sent(&mut self, sent: InFlightRead) {
         self.advance_busy_clock(sent.at);
+        if self.large_in_flight == 0 {
+            // Reads before it may have kept the replica busy without a measurement.
+            self.busy_at_last_delivery = self.busy;
+        }
         self.lone_read_since = self.reads_in_flight.is_empty().then_some(sent.at);
         self.bytes_in_flight[sent.locality] += sent.bytes;
         // A small read may be reported late.
@@ -228,7 +232,8 @@ impl ReplicaEstimate {
     }
 
     /// Records a read that delivered `delivered` bytes. Returns its service time: the time since
-    /// the delivery before it. `None` for a small read, and for one that may come from a cache.
+    /// the delivery before it, or since it was sent, if that was later. `None` for a small read, and
+    /// for one that may come from a cache.
     pub fn record_delivery(
         &mut self,
         now: Instant,
@@ -245,13 +250,7 @@ impl ReplicaEstimate {
         if self.is_large(sent.bytes) {
             let known = self.meters[sent.locality].rate();
             match self.cache_hits.classify(delivered, took, known) {
-                SampleClass::CacheHit => {
-                    if self.large_in_flight == 0 {
-                        // The busy clock ran for this read alone.
-                        self.busy_at_last_delivery = self.busy;
-                    }
-                    return None;
-                }
+                SampleClass::CacheHit => return None,
                 SampleClass::MeasurementAfterReset => self.reset(now),
                 SampleClass::Measurement => {}
             }
@@ -302,7 +301,9 @@ impl ReplicaEstimate {
         delivered: u64,
         alone: bool,
     ) -> Duration {
-        let service = self.busy - self.busy_at_last_delivery;
+        // What the replica did before it had this read, such as hang on another file, says nothing
+        // about its rate.
+        let service = (self.busy - self.busy_at_last_delivery).min(took);
         self.busy_at_last_delivery = self.busy;
         let rate = delivered as f64 / took.as_secs_f64().max(1e-6);
         let pace = &mut self.meters[locality];
@@ -314,20 +315,11 @@ impl ReplicaEstimate {
         service
     }
 
-    /// Removes a read that measured nothing.
+    /// Removes a read that measured nothing, such as one that hangs.
     pub fn remove_unmeasured(&mut self, now: Instant, sent: InFlightRead) {
         self.advance_busy_clock(now);
         self.remove_in_flight(sent);
         self.last_activity = now;
-    }
-
-    /// Removes a hung read. The time that the replica spent on it alone does not count toward the
-    /// next delivery.
-    pub fn write_off(&mut self, now: Instant, sent: InFlightRead) {
-        self.remove_unmeasured(now, sent);
-        if self.large_in_flight == 0 {
-            self.busy_at_last_delivery = self.busy;
-        }
     }
 
     /// Records the return of a read that had hung with its replica. Its duration says nothing about
@@ -634,8 +626,36 @@ mod tests {
         let hung = large(link.now);
         e.record_sent(hung);
         link.now += Duration::from_secs(2);
-        e.write_off(link.now, hung);
+        e.remove_unmeasured(link.now, hung);
         link.run(&mut e, 100.0, Duration::ZERO, 1, 1);
+        assert!(mib(&e, link.now) > 90.0, "{}", mib(&e, link.now));
+    }
+
+    /// A read of another file begins while one hangs.
+    #[test]
+    fn a_hung_read_does_not_lower_the_rate_beside_it() {
+        let (mut link, mut e) = link();
+        link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
+        e.record_sent(large(link.now));
+        link.now += Duration::from_secs(1);
+        link.run(&mut e, 100.0, Duration::ZERO, 1, 1);
+        assert!(mib(&e, link.now) > 90.0, "{}", mib(&e, link.now));
+    }
+
+    /// The replica hangs with two reads and refuses the second.
+    #[test]
+    fn reads_without_a_measurement_do_not_lower_the_rate_of_later_ones() {
+        let (mut link, mut e) = link();
+        link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
+        let reads = [large(link.now), large(link.now)];
+        reads.iter().for_each(|read| e.record_sent(*read));
+        link.now += Duration::from_secs(2);
+        reads.iter().for_each(|read| e.remove_unmeasured(link.now, *read));
+        let next = large(link.now);
+        e.record_sent(next);
+        assert!(mib(&e, link.now) > 90.0, "{}", mib(&e, link.now));
+        link.now += Duration::from_millis(10);
+        e.record_delivery(link.now, next, MIB);
         assert!(mib(&e, link.now) > 90.0, "{}", mib(&e, link.now));
     }
 
@@ -649,7 +669,7 @@ mod tests {
             e.record_sent(hung);
             e.record_sent(slow);
             link.now += Duration::from_secs(2);
-            e.write_off(link.now, hung);
+            e.remove_unmeasured(link.now, hung);
             link.now += Duration::from_millis(100);
             e.record_delivery(link.now, slow, MIB);
         }

@@ -280,7 +280,7 @@ impl<T: Clone> Scheduler<T> {
                 *places = places.saturating_sub(1);
                 if !attempt.is_written_off {
                     attempt.is_written_off = true;
-                    self.estimates[attempt.replica].write_off(now, attempt.read);
+                    self.estimates[attempt.replica].remove_unmeasured(now, attempt.read);
                 }
             }
         }
