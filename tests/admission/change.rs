@@ -401,6 +401,8 @@ fn after_a_mount_is_replaced_no_change_is_overtaken() {
         expect_hung((&world, 0), 1);
         let before = kill_without_journal(&world);
         expect_another(&world, before);
+        // The next daemon answers for its status first.
+        world.eventually("the dead mount is replaced", || fs::metadata(world.path("mnt")).is_ok());
         expect_readable(&world);
         assert_ne!(mode.answer(), 0, "{}", world.log());
         let create = || fs::write(world.path("mnt/other"), "other");
