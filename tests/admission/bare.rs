@@ -12,6 +12,15 @@ use super::table::Manager;
 use super::with_mounts;
 use super::world::{State, World};
 
+/// Waits until the mount is not that of a dead daemon. The next daemon answers for its status
+/// before it replaces a mount that it cannot continue.
+pub(crate) fn expect_replaced(world: &World) {
+    world.eventually("the dead mount is replaced", || {
+        let looked = fs::metadata(world.path("mnt"));
+        looked.map_err(|error| Errno::from_io_error(&error)).err() != Some(Some(Errno::NOTCONN))
+    });
+}
+
 /// Kills the daemon after removing its journal.
 pub(crate) fn kill_without_journal(world: &World) -> i64 {
     let pid = Pid::from_raw(world.daemon() as i32).unwrap();
@@ -82,6 +91,7 @@ impl Covered {
             let pid = self.world.status().and_then(|status| status["pid"].as_i64());
             pid.is_some_and(|pid| pid != before)
         });
+        expect_replaced(&self.world);
     }
 
     fn expect_refused(&self) {

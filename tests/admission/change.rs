@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::bare::kill_without_journal;
+use super::bare::{expect_replaced, kill_without_journal};
 use super::with_mounts;
 use super::world::{State, World};
 
@@ -401,8 +401,7 @@ fn after_a_mount_is_replaced_no_change_is_overtaken() {
         expect_hung((&world, 0), 1);
         let before = kill_without_journal(&world);
         expect_another(&world, before);
-        // The next daemon answers for its status first.
-        world.eventually("the dead mount is replaced", || fs::metadata(world.path("mnt")).is_ok());
+        expect_replaced(&world);
         expect_readable(&world);
         assert_ne!(mode.answer(), 0, "{}", world.log());
         let create = || fs::write(world.path("mnt/other"), "other");
