@@ -224,9 +224,9 @@ struct Attempt<T> {
     segment_key: (u64, u64),
     /// Whether another replica has delivered the segment since.
     is_delivered_elsewhere: bool,
-    /// Whether it no longer counts toward its replica's in-flight limit, so that a hung attempt
-    /// does not block other segments.
-    is_written_off: bool,
+    /// Its record among its replica's reads in flight. `None` if it is written off: a hung attempt
+    /// must not block other segments.
+    in_flight: Option<InFlightRead>,
 }
 
 /// One replica's state for `fanfs status`.
@@ -281,6 +281,21 @@ fn read_hedge_limits(segment: u64, replicas: usize) -> HedgeLimits {
     HedgeLimits {
         burst: segment * HEDGE_BURST_SEGMENTS,
         overdraft: segment * HEDGE_OVERDRAFT_SEGMENTS * replicas as u64,
+    }
+}
+
+/// Records the outcome of an attempt that measured nothing.
+fn record_health(
+    health: &mut HealthBoard,
+    replica: ReplicaId,
+    outcome: AttemptOutcome,
+    now: Instant,
+) {
+    match outcome {
+        AttemptOutcome::Delivered(_) => health.record_delivery(replica, now),
+        AttemptOutcome::Failed => health.record_failure(replica, now),
+        AttemptOutcome::AmbiguousError => health.record_ambiguous_error(replica, now),
+        AttemptOutcome::Neutral => {}
     }
 }
 
@@ -444,7 +459,7 @@ impl<T: Clone> Scheduler<T> {
             hedge_after: None,
             segment_key: segment,
             is_delivered_elsewhere: false,
-            is_written_off: false,
+            in_flight: Some(sent),
         };
         self.attempts.insert(attempt, state);
         Dispatch { attempt, item, bytes, replica, locality }
@@ -459,7 +474,7 @@ impl<T: Clone> Scheduler<T> {
         health: &mut HealthBoard,
         now: Instant,
     ) -> Option<FinishedAttempt> {
-        let attempt = self.attempts.remove(&attempt)?;
+        let mut attempt = self.attempts.remove(&attempt)?;
         let replica = attempt.replica;
         if attempt.is_hedge || attempt.is_hedged {
             let has_delivered = matches!(outcome, AttemptOutcome::Delivered(_));
@@ -473,16 +488,11 @@ impl<T: Clone> Scheduler<T> {
         let estimate = &mut self.estimates[replica];
         let took = now.saturating_duration_since(attempt.read.at);
         let mut service = None;
-        match outcome {
-            AttemptOutcome::Delivered(bytes)
-                if attempt.is_written_off || health.was_ejected_since(replica, attempt.read.at) =>
-            {
-                estimate.record_hung_delivery(now, attempt.read);
-                self.hedges.refill(bytes);
-                health.record_delivery(replica, now);
-            }
-            AttemptOutcome::Delivered(bytes) => {
-                service = estimate.record_delivery(now, attempt.read, bytes);
+        let has_hung =
+            attempt.in_flight.is_none() || health.was_ejected_since(replica, attempt.read.at);
+        match (outcome, attempt.in_flight.take()) {
+            (AttemptOutcome::Delivered(bytes), Some(read)) if !has_hung => {
+                service = estimate.record_delivery(now, read, bytes);
                 self.lateness[replica].add(took, attempt.expected);
                 self.hedges.refill(bytes);
                 if service.is_some() {
@@ -493,15 +503,16 @@ impl<T: Clone> Scheduler<T> {
                     health.record_delivery(replica, now);
                 }
             }
-            AttemptOutcome::Failed => {
-                estimate.remove_unmeasured(now, attempt.read);
-                health.record_failure(replica, now);
+            (outcome, in_flight) => {
+                if let Some(read) = in_flight {
+                    estimate.remove_unmeasured(now, read);
+                }
+                if let AttemptOutcome::Delivered(bytes) = outcome {
+                    estimate.record_hung_delivery(now);
+                    self.hedges.refill(bytes);
+                }
+                record_health(health, replica, outcome, now);
             }
-            AttemptOutcome::AmbiguousError => {
-                estimate.remove_unmeasured(now, attempt.read);
-                health.record_ambiguous_error(replica, now);
-            }
-            AttemptOutcome::Neutral => estimate.remove_unmeasured(now, attempt.read),
         }
         Some(FinishedAttempt {
             took,

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fanfs::backend::{
     Attr, Backend, BackendError, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor,
@@ -219,6 +219,29 @@ fn a_rate_limited_directory_conforms() {
 #[test]
 fn a_directory_with_inactive_faults_conforms() {
     suite(&FaultInjector::new(directory(&tree()), Arc::new(FaultScript::default())));
+}
+
+/// The kernel answers EAGAIN for a path with `..` while anything is renamed.
+#[test]
+fn no_path_leaves_the_root_while_files_are_renamed() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("root/d")).unwrap();
+    let backend = DirBackend::open(&dir.path().join("root")).unwrap();
+    let names = ["a", "b"].map(|name| dir.path().join(name));
+    fs::write(&names[0], "").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::rename(&names[0], &names[1]).unwrap();
+                fs::rename(&names[1], &names[0]).unwrap();
+            }
+        });
+        let mut looked = (0..20_000).map(|_| backend.stat(Path::new("d/../../a")));
+        let wrong = looked.find(|looked| *looked != Err(BackendError::Os(Errno::XDEV)));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(wrong, None);
+    });
 }
 
 #[test]

@@ -333,6 +333,46 @@ fn a_recovered_replica_is_used_again() {
     assert!(before > 190, "{before} MiB/s well after the recovery, {after} before");
 }
 
+/// Two reads are sent at the same time to a slow replica. The second is expected later, so only the
+/// first is written off.
+#[test]
+fn a_hung_read_that_returns_removes_no_other_from_flight() {
+    let mut now = Instant::now();
+    let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(60) };
+    let replica = ReplicaPolicy { weight: 0.01, max_in_flight: 32 * MIB, max_reads: 2 };
+    let mut scheduler = Scheduler::new(policy, [replica].into_iter().collect(), now);
+    let mut health = HealthBoard::new(["r1".to_owned()].into_iter().collect(), false, now);
+    let mut sent = Vec::new();
+    for segment in [0, 1] {
+        scheduler.enqueue(SegmentRequest {
+            item: segment,
+            bytes: MIB,
+            is_readahead: false,
+            candidates: ReplicaSet::first(1),
+            holders: Holders::UNKNOWN,
+            pinned: ReplicaSet::EMPTY,
+            is_hedge: false,
+            file_number: 1,
+            start: segment * MIB,
+            open_on: ReplicaSet::first(1),
+        });
+    }
+    scheduler.schedule(&mut health, now, &mut sent);
+    let in_flight = |scheduler: &Scheduler<u64>, health: &HealthBoard, now| {
+        scheduler.snapshots(health, now)[ReplicaId::new(0)].in_flight
+    };
+    assert_eq!(in_flight(&scheduler, &health, now), 2 * MIB);
+    now += Duration::from_secs(10);
+    let need = |_: &u64| SegmentNeed { is_awaited: true, alternatives: ReplicaSet::EMPTY };
+    scheduler.find_late(&mut health, now, need, &mut Vec::new());
+    assert_eq!(in_flight(&scheduler, &health, now), MIB, "one is written off");
+    let hung: Vec<_> = scheduler.hung_attempts().map(|(segment, _)| *segment).collect();
+    let returned = sent.iter().find(|sent| hung.contains(&sent.item)).unwrap();
+    let outcome = AttemptOutcome::Delivered(MIB);
+    scheduler.attempt_finished(returned.attempt, outcome, &mut health, now);
+    assert_eq!(in_flight(&scheduler, &health, now), MIB, "the other one still is in flight");
+}
+
 #[test]
 fn a_hung_replica_costs_one_short_wait() {
     let links = vec![link(|_| 100.0), link(|t| if t < 2.0 { 100.0 } else { 0.0 }), link(|_| 100.0)];

@@ -43,6 +43,10 @@ use root::RootSlot;
 /// resolved in steps.
 const MAX_PATH_LEN: usize = 4095;
 
+/// How often a path with `..` is resolved again if the kernel answers EAGAIN. No request of the
+/// mount has such a path.
+const MAX_PARENT_RETRIES: u32 = 10_000;
+
 /// The kernel's limit for an extended attribute's value and for the list of names
 /// (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_MAX: usize = 64 * 1024;
@@ -199,7 +203,18 @@ impl AsRawFd for ObjectFd<'_> {
 fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let path = if path.is_empty() { b"." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(dir, OsStr::from_bytes(path), flags, mode, resolve)?)
+    let mut retries = 0;
+    loop {
+        match openat2(dir, OsStr::from_bytes(path), flags, mode, resolve) {
+            // The kernel does not follow `..` while anything is renamed or mounted anywhere.
+            Err(Errno::AGAIN) if retries < MAX_PARENT_RETRIES && has_parent(path) => retries += 1,
+            result => return Ok(result?),
+        }
+    }
+}
+
+fn has_parent(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| name == b"..")
 }
 
 impl Backend for DirBackend {

@@ -218,7 +218,7 @@ impl ReplicaEstimate {
         self.advance_busy_clock(sent.at);
         if self.large_in_flight == 0 {
             // Reads before it may have kept the replica busy without a measurement.
-            self.busy_at_last_delivery = self.busy;
+            self.discard_busy_time();
         }
         self.lone_read_since = self.reads_in_flight.is_empty().then_some(sent.at);
         self.bytes_in_flight[sent.locality] += sent.bytes;
@@ -303,14 +303,16 @@ impl ReplicaEstimate {
     ) -> Duration {
         // What the replica did before it had this read, such as hang on another file, says nothing
         // about its rate.
-        let service = (self.busy - self.busy_at_last_delivery).min(took);
-        self.busy_at_last_delivery = self.busy;
+        let busy = self.busy - self.busy_at_last_delivery;
+        let service = busy.min(took);
+        let share = if busy > service { service.div_duration_f64(busy) } else { 1.0 };
+        let beside = (self.small_bytes as f64 * share) as u64;
+        self.discard_busy_time();
         let rate = delivered as f64 / took.as_secs_f64().max(1e-6);
         let pace = &mut self.meters[locality];
         if alone && pace.rate().is_some_and(|known| rate > RESET_FACTOR * known) {
             pace.reset();
         }
-        let beside = std::mem::take(&mut self.small_bytes);
         pace.add(service, delivered + beside);
         service
     }
@@ -322,12 +324,20 @@ impl ReplicaEstimate {
         self.last_activity = now;
     }
 
-    /// Records the return of a read that had hung with its replica. Its duration says nothing about
-    /// the replica's present rate.
-    pub fn record_hung_delivery(&mut self, now: Instant, sent: InFlightRead) {
-        self.remove_unmeasured(now, sent);
-        self.busy_at_last_delivery = self.busy;
+    /// Records the return of a read that had hung with its replica and is no longer in flight. Its
+    /// duration says nothing about the replica's present rate.
+    pub fn record_hung_delivery(&mut self, now: Instant) {
+        self.advance_busy_clock(now);
+        self.discard_busy_time();
+        self.last_activity = now;
         self.last_delivery = Some(now);
+    }
+
+    /// The time since the last delivery, and what small reads delivered in it, do not count for the
+    /// next one.
+    fn discard_busy_time(&mut self) {
+        self.busy_at_last_delivery = self.busy;
+        self.small_bytes = 0;
     }
 
     /// The replica's state, as a decision sees it.
@@ -640,6 +650,18 @@ mod tests {
         link.now += Duration::from_secs(1);
         link.run(&mut e, 100.0, Duration::ZERO, 1, 1);
         assert!(mib(&e, link.now) > 90.0, "{}", mib(&e, link.now));
+    }
+
+    /// The same beside small reads, which deliver a part of what the replica can.
+    #[test]
+    fn small_reads_before_a_read_do_not_raise_its_rate() {
+        let (mut link, mut e) = link();
+        link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
+        e.record_sent(large(link.now));
+        e.add_small_bytes(50 * MIB, link.now);
+        link.now += Duration::from_secs(1);
+        link.run(&mut e, 100.0, Duration::ZERO, 1, 1);
+        assert!((mib(&e, link.now) - 100.0).abs() < 10.0, "{}", mib(&e, link.now));
     }
 
     /// The replica hangs with two reads and refuses the second.

@@ -276,11 +276,10 @@ impl<T: Clone> Scheduler<T> {
                 let hung = self.hung_files.entry(file).or_insert(ReplicaSet::EMPTY);
                 *hung = hung.with(replica);
             }
-            if attempt.is_written_off || hangs && *places > 0 {
+            if attempt.in_flight.is_none() || hangs && *places > 0 {
                 *places = places.saturating_sub(1);
-                if !attempt.is_written_off {
-                    attempt.is_written_off = true;
-                    self.estimates[attempt.replica].remove_unmeasured(now, attempt.read);
+                if let Some(read) = attempt.in_flight.take() {
+                    self.estimates[attempt.replica].remove_unmeasured(now, read);
                 }
             }
         }
@@ -288,7 +287,7 @@ impl<T: Clone> Scheduler<T> {
 
     /// The hung attempts, with their replicas.
     pub fn hung_attempts(&self) -> impl Iterator<Item = (&T, ReplicaId)> {
-        let hung = self.attempts.values().filter(|attempt| attempt.is_written_off);
+        let hung = self.attempts.values().filter(|attempt| attempt.in_flight.is_none());
         hung.map(|attempt| (&attempt.item, attempt.replica))
     }
 

@@ -118,7 +118,8 @@ fn hang_reads_with_a_full_budget() {
         expect_block(&files[number % 2], &content, number);
     }
     let gauges = rig.status().gauges;
-    assert!(gauges.buffer_used + (1 << 20) > gauges.buffer_budget, "{gauges:?}");
+    let read_and_hedge = 2 * MIB as u64;
+    assert!(gauges.buffer_used + read_and_hedge > gauges.buffer_budget, "{gauges:?}");
     hang(&rig, 0);
     for number in (0..4).rev() {
         expect_block(&files[0], &content, number);
