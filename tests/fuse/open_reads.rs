@@ -52,6 +52,17 @@ impl Growing {
         self.rig.status().counters.reads == before
     }
 
+    /// Adds a file and reads it twice. Returns the calls of the second time if the first open read
+    /// the file.
+    fn read_another_twice(&self) -> Option<Vec<Call>> {
+        let number = self.files.get();
+        let is_by_open = self.read_another();
+        self.rig.record();
+        assert!(fs::read(self.rig.at(format!("added{number}"))).unwrap() == content(number));
+        let calls = self.rig.recorded().concat();
+        is_by_open.then_some(calls)
+    }
+
     /// Reads files until the replicas are known to be quick.
     fn warm_up(&self) {
         let until = Instant::now() + Duration::from_secs(60);
@@ -116,13 +127,8 @@ fn a_second_open_does_not_read() {
     let volume = Growing::new("");
     volume.warm_up();
     volume.until("no second read", || {
-        let number = volume.files.get();
-        let is_by_open = volume.read_another();
-        volume.rig.record();
-        let name = volume.rig.at(format!("added{number}"));
-        assert!(fs::read(name).unwrap() == content(number));
-        let calls = volume.rig.recorded().concat();
-        is_by_open && calls.iter().all(|call| matches!(call, Call::Open | Call::Close(_)))
+        let is_check = |call: &Call| matches!(call, Call::Open | Call::Close(_));
+        volume.read_another_twice().is_some_and(|calls| calls.iter().all(is_check))
     });
 }
 
@@ -215,13 +221,8 @@ fn the_first_open_of_a_small_immutable_file_reads_it() {
     let volume = Growing::new(IMMUTABLE);
     volume.warm_up();
     volume.until("only the first open asks", || {
-        let number = volume.files.get();
-        let is_by_open = volume.read_another();
-        volume.rig.record();
-        let name = volume.rig.at(format!("added{number}"));
-        assert!(fs::read(name).unwrap() == content(number));
-        let calls = volume.rig.recorded().concat();
-        is_by_open && calls.iter().all(|call| matches!(call, Call::Close(_)))
+        let is_close = |call: &Call| matches!(call, Call::Close(_));
+        volume.read_another_twice().is_some_and(|calls| calls.iter().all(is_close))
     });
 }
 
