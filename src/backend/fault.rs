@@ -36,14 +36,16 @@ pub enum FaultOp {
     Close,
     /// All other calls.
     Metadata,
-    /// Every call, except closes.
+    /// Answers of open files about their attributes, after the file was asked. They can be late.
+    FileAttrAnswer,
+    /// Every call, except closes. Calls, not their answers.
     Any,
 }
 
 impl FaultOp {
     fn includes(self, op: Self) -> bool {
         match self {
-            Self::Any => op != Self::Close,
+            Self::Any => !matches!(op, Self::Close | Self::FileAttrAnswer),
             Self::Mutation => matches!(op, Self::Mutation | Self::Write),
             one => one == op,
         }
@@ -285,7 +287,9 @@ impl Drop for FaultInjectorFile {
 impl BackendFile for FaultInjectorFile {
     fn attr(&self) -> Result<Attr> {
         self.apply(FaultOp::Metadata)?;
-        self.inner.attr()
+        let attr = self.inner.attr()?;
+        self.apply(FaultOp::FileAttrAnswer)?;
+        Ok(attr)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -26,7 +26,7 @@ use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 use table::HandleTable;
 
-pub(super) use open_inode::{OpenInode, ReadSource};
+pub(super) use open_inode::{OpenInode, ReadSource, VersionAge};
 pub(super) use snapshot::HandlesRestore;
 
 /// Everything open.

@@ -15,7 +15,7 @@ use fanfs::fs::{Fs, FsResult, Ino, OpenedFile, WriteRequest, run};
 use fanfs::volume::ByteRange;
 use tokio::runtime::Runtime;
 
-use crate::{answer, entry, read, start_read, volume_with, waits_until};
+use crate::{answer, ask_read, entry, open, read, start_read, volume_with, waits_until};
 
 const ME: RequestContext = RequestContext::DAEMON;
 
@@ -130,4 +130,91 @@ fn a_read_after_a_write_sees_the_new_data() {
         })
     });
     assert!(attempts.into_iter().any(|waited| waited), "no read waited for the write before it");
+}
+
+/// A volume whose replica's answers a test can hold back, with the file f.
+struct Held {
+    fs: Arc<Fs>,
+    script: Arc<FaultScript>,
+    ino: Ino,
+    reader: OpenedFile,
+    tree: tempfile::TempDir,
+}
+
+impl Held {
+    fn new(runtime: &Runtime, cache: CachePolicy) -> Self {
+        let tree = tempfile::tempdir().unwrap();
+        fs::write(tree.path().join("f"), "four").unwrap();
+        let script = Arc::new(FaultScript::default());
+        let inner = DirBackend::open(tree.path()).unwrap();
+        let backend: Arc<dyn Backend> = Arc::new(FaultInjector::new(inner, Arc::clone(&script)));
+        let fs = volume_with(vec![backend], (cache, false), runtime);
+        let ino = answer(fs.namespace.lookup(ME, entry("f"))).ino;
+        let reader = open(&fs, ino);
+        Self { fs, script, ino, reader, tree }
+    }
+
+    /// Makes the next call of this kind, or its answer, wait.
+    fn hold(&self, op: FaultOp) {
+        self.script.replace(FaultRule { count: 1, ..FaultRule::always(op, Fault::Hang) });
+    }
+
+    fn write(&self, writer: &OpenedFile, data: &'static [u8]) {
+        let written = answer(self.fs.mutations.write(writer.handle, request(data)));
+        assert_eq!(written, data.len() as u64);
+    }
+
+    /// Closes the file, while `calls` others wait.
+    fn close(&self, writer: &OpenedFile, calls: usize) {
+        self.fs.open_files.release(writer.handle);
+        waits_until("it is closed", || self.fs.gauges().calls == calls);
+    }
+
+    fn read(&self, range: ByteRange) -> Vec<u8> {
+        ask_read(&self.fs, self.reader.handle, range).unwrap()
+    }
+}
+
+/// Two handles are closed. The replica's answer to the close of the first is from before a write
+/// through the other, and comes last.
+#[test]
+fn the_version_after_the_last_close_is_the_latest() {
+    let runtime = Runtime::new().unwrap();
+    for cache in [CachePolicy::Kernel, CachePolicy::Direct] {
+        let held = Held::new(&runtime, cache);
+        let [first, other] = [0, 1].map(|_| open_to_write(&held.fs, held.ino));
+        held.hold(FaultOp::FileAttrAnswer);
+        held.fs.open_files.release(first.handle);
+        waits_until("the replica answers", || held.script.is_exhausted());
+        held.write(&other, b"longer than four");
+        held.close(&other, 1);
+        held.script.heal();
+        waits_until("the first is closed", || held.fs.gauges().calls == 0);
+        assert_eq!(held.read(ByteRange::at(4, 100)), b"er than four", "{cache:?}");
+    }
+}
+
+/// The kernel cuts a file where a read ends, so no read ends before the length that the kernel has.
+#[test]
+fn a_read_past_the_end_finds_the_length_that_the_kernel_has() {
+    let runtime = Runtime::new().unwrap();
+    let cases = [(CachePolicy::Kernel, 0), (CachePolicy::Kernel, 5), (CachePolicy::Direct, 5)];
+    for (cache, from) in cases {
+        let held = Held::new(&runtime, cache);
+        held.hold(FaultOp::Metadata);
+        let (send, receive) = sync_channel(1);
+        let (fs, ino) = (Arc::clone(&held.fs), held.ino);
+        run(async move { send.send(fs.namespace.getattr(ME, ino, None).await).unwrap() });
+        waits_until("the replica is asked", || held.script.is_exhausted());
+        let writer = open_to_write(&held.fs, held.ino);
+        held.write(&writer, b"five!");
+        held.close(&writer, 1);
+        assert_eq!(held.read(ByteRange::at(0, 5)), b"five!");
+        // Not through this mount.
+        fs::write(held.tree.path().join("f"), "seven!!").unwrap();
+        held.script.heal();
+        assert_eq!(receive.recv().unwrap().unwrap().attr.size, 7, "the kernel has this");
+        let read = held.read(ByteRange { start: from, end: 2 << 16 });
+        assert_eq!(read, b"seven!!"[from as usize..], "{cache:?}");
+    }
 }

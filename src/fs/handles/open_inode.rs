@@ -34,6 +34,14 @@ struct OpenInodeState {
     write_epoch: u64,
 }
 
+/// What is known of a version that is adopted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fs) enum VersionAge {
+    Latest,
+    /// There may be a later one.
+    Unknown,
+}
+
 /// Where to read a file from now.
 pub(in crate::fs) enum ReadSource {
     /// Any replica that has this version, and the epoch of the read.
@@ -109,11 +117,18 @@ impl OpenInode {
         state.writers.push(writer);
     }
 
+    /// Whether no other handle may write.
+    pub(in crate::fs) fn is_last_writer(&self, writer: &Arc<Writer>) -> bool {
+        self.state.lock().writers.iter().all(|other| Arc::ptr_eq(other, writer))
+    }
+
     /// Removes a handle that may write. If it was the last one, `make` makes the next version of
-    /// the present one, and the present one is returned.
+    /// the present one, and the present one is returned. `age` says whether that is the latest
+    /// version.
     pub(in crate::fs) fn remove_writer(
         &self,
         writer: &Arc<Writer>,
+        age: VersionAge,
         make: impl FnOnce(&OpenFile) -> OpenFile,
     ) -> Option<Arc<OpenFile>> {
         let mut state = self.state.lock();
@@ -121,6 +136,10 @@ impl OpenInode {
         if !state.writers.is_empty() {
             return None;
         }
+        state.checked_at = match age {
+            VersionAge::Latest => Some(Instant::now()),
+            VersionAge::Unknown => None,
+        };
         Some(state.replace(make))
     }
 
@@ -138,6 +157,7 @@ impl OpenInode {
             return None;
         }
         let old = state.replace(make);
+        state.checked_at = Some(Instant::now());
         state.file.adopt_open_files(&old);
         Some(old)
     }
@@ -220,7 +240,6 @@ impl OpenInodeState {
     fn replace(&mut self, make: impl FnOnce(&OpenFile) -> OpenFile) -> Arc<OpenFile> {
         let next = make(&self.file);
         next.inherit_descriptors(&self.file);
-        self.checked_at = Some(Instant::now());
         std::mem::replace(&mut self.file, Arc::new(next))
     }
 }

@@ -12,13 +12,16 @@ use crate::backend::{
 use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
-use crate::fs::handles::{FileHandle, OpenInode, OpenMethod, OpenOutcome};
+use crate::fs::handles::{FileHandle, OpenInode, OpenMethod, OpenOutcome, VersionAge};
 use crate::fs::ino::Ino;
 use crate::fs::inodes::CacheValidity;
 use crate::fs::kernel_open::KernelOpen;
 use crate::fs::replica_calls::RetriedCall;
 use crate::fs::write_gate::Writer;
 use crate::read::OpenFile;
+
+/// How often the last handle that may write asks for the version of a file that is being changed.
+const MAX_VERSION_QUESTIONS: usize = 3;
 
 /// A handle that may write, and the inode that it belongs to.
 pub(in crate::fs) struct WriteHandle {
@@ -190,7 +193,8 @@ impl OpenFiles {
     }
 
     /// Finishes the close of a handle that could write. Asks for the file's version, so that all
-    /// replicas that have it serve reads again.
+    /// replicas that have it serve reads again. The last handle asks once more if the file was
+    /// changed since it asked: another handle may have written and closed.
     pub(in crate::fs) async fn release_writer(
         self: Arc<Self>,
         ino: Ino,
@@ -199,29 +203,38 @@ impl OpenFiles {
     ) {
         let Ok(write) = self.tables.write_policy() else { return };
         self.tables.record_inode_change(ino);
-        let once = self.calls.single_call(write, Lane::Metadata, &writer.credentials);
-        let file = Arc::clone(&writer.file);
         // A request that removes the file waits until it is closed.
         let _closing = inode.gate.start_operation();
-        let answer = self.calls.client.call_once(once, move |_| file.attr()).await;
-        self.tables.record_inode_change(ino);
         let mode = self.tables.policy.mode;
-        let retired = {
+        let mut questions = 0;
+        let retired = loop {
+            let asked = self.tables.change_seq();
+            let once = self.calls.single_call(write, Lane::Metadata, &writer.credentials);
+            let file = Arc::clone(&writer.file);
+            let answer = self.calls.client.call_once(once, move |_| file.attr()).await;
+            questions += 1;
+            self.tables.record_inode_change(ino);
             let mut inodes = self.tables.inodes.lock();
+            let is_overtaken = !inodes.is_unchanged_since(ino, asked);
+            let can_repeat = answer.is_ok() && questions < MAX_VERSION_QUESTIONS;
+            if is_overtaken && can_repeat && inode.is_last_writer(&writer) {
+                continue;
+            }
+            let age = match answer {
+                Ok(_) if !is_overtaken => VersionAge::Latest,
+                _ => VersionAge::Unknown,
+            };
             let path = inodes.path(ino);
             inodes.mark_cache_mixed(ino);
             inodes.mark_changed(ino, self.tables.next_change_seq());
-            inode.remove_writer(&writer, |old: &OpenFile| {
+            break inode.remove_writer(&writer, age, |old: &OpenFile| {
                 let version = answer.map_or(old.version(), |attr| attr.version());
                 let path = path.unwrap_or_else(|| old.path().to_owned());
                 self.tables.reader.new_open_file(path, version, mode, old.credentials()).reopening()
-            })
+            });
         };
         if let Some(old) = retired {
             self.tables.reader.retire_file(&old);
-        }
-        if answer.is_err() {
-            inode.mark_unchecked();
         }
     }
 }

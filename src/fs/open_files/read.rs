@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::param::page_size;
+
 use super::OpenFiles;
 use crate::backend::{Backend, SeekTo};
 use crate::fs::cache_mode::CacheMode;
@@ -117,6 +119,16 @@ pub struct ReadCaller<'a, R> {
     pub small_reads: Option<&'a SmallFileReads<R>>,
 }
 
+/// Whether the read is for bytes behind the end of the version that the handle reads: the file may
+/// have grown since. The kernel's page cache reads whole pages of the file that it knows, and cuts
+/// the file where a read ends early.
+fn is_past_end(range: ByteRange, file: &FileHandle, size: u64) -> bool {
+    match file.cache_mode() {
+        CacheMode::Kernel => range.end > size.next_multiple_of(page_size() as u64),
+        CacheMode::Direct => range.start >= size,
+    }
+}
+
 impl OpenFiles {
     /// Makes the slots for the small reads of a session.
     pub fn small_reads<R: ReadReply>(&self) -> SmallFileReads<R> {
@@ -150,12 +162,11 @@ impl OpenFiles {
                 return self.start_read_from_write_replica(read, writer, reply);
             }
         };
-        // The file may have grown since.
-        let is_at_end = range.start >= current.version().size;
+        let is_past_end = is_past_end(range, &read.file, current.version().size);
         let is_direct = read.file.cache_mode() == CacheMode::Direct;
         let is_due = |ttl| read.file.inode.is_check_due(ttl, now);
         let files = Arc::clone(self);
-        if is_at_end && is_due(self.tables.policy.attribute_ttl) {
+        if is_past_end && is_due(self.tables.policy.attribute_ttl) {
             read.attempt = ReadAttempt::Final;
             task::run(async move {
                 let look = read.attr_request(AttrSource::Path);

@@ -20,8 +20,8 @@ impl Tables {
 
     /// Call this before the kernel gets `attr` of this inode: handles that have it open read that
     /// version from now on. The handles stay if the attributes are not the open file's. They also
-    /// stay if the inode was changed here after `asked` changes: then the kernel does not trust the
-    /// attributes either.
+    /// stay if the inode was changed here after `asked` changes; then the kernel's version may be
+    /// later than theirs, and they look it up before they read past their own end.
     pub(in crate::fs) fn apply_attrs(
         &self,
         ino: Ino,
@@ -44,9 +44,11 @@ impl Tables {
         let retired = {
             // Held, so that opens and this call have the same order in both tables.
             let mut inodes = self.inodes.lock();
-            if !inodes.is_unchanged_since(ino, asked)
-                || self.attr_owner(ino, attr, looked) != AttrOwner::OpenFile
-            {
+            if self.attr_owner(ino, attr, looked) != AttrOwner::OpenFile {
+                return;
+            }
+            if !inodes.is_unchanged_since(ino, asked) {
+                open.mark_unchecked();
                 return;
             }
             let retired = open.adopt_version(version, mode, || {
