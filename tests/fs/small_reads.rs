@@ -1,6 +1,7 @@
 //! Small reads by the session's own threads: what becomes of one that is late, fails, or is wanted
 //! twice.
 
+use std::cell::Cell;
 use std::fs;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -85,20 +86,38 @@ impl Rig {
         }
         // A thread that has answered may still have its permits.
         rig.expect_quiet();
-        waits_until("small reads are made without segments", || {
-            (0..replicas).for_each(|id| rig.hang(id));
-            let answer = rig.start(5);
-            // A small read is adopted, as it is late.
-            waits_until("a read hangs", || rig.gauges().in_flight == 1);
-            let is_small = rig.gauges().adopted_reads == 1;
+        waits_until("a small read that hung is answered", || {
+            let answer = rig.start_hung(5);
             rig.heal();
             let answer = answer.recv().unwrap();
             let is_read = answer.as_ref().is_ok_and(|bytes| *bytes == block(5));
             assert!(is_read || answer == Err(Errno::TIMEDOUT), "{answer:?}");
             rig.expect_quiet();
-            is_small && is_read
+            is_read
         });
         rig
+    }
+
+    /// Makes all reads hang, and starts one of a block, as a thread of the session, that needs no
+    /// segment. Returns when it hangs.
+    fn start_hung(&self, number: u64) -> Receiver<FsResult<Vec<u8>>> {
+        let hung = Cell::new(None);
+        waits_until("a small read is made without a segment", || {
+            (0..self.scripts.len()).for_each(|id| self.hang(id));
+            let answer = self.start(number);
+            // A small read is adopted, as it is late.
+            waits_until("a read hangs", || self.gauges().in_flight == 1);
+            let is_small = self.gauges().adopted_reads == 1;
+            if is_small {
+                hung.set(Some(answer));
+            } else {
+                self.heal();
+                let _ = answer.recv().unwrap();
+                self.expect_quiet();
+            }
+            is_small
+        });
+        hung.take().unwrap()
     }
 
     /// Starts a read of a block, as a thread of the session.
@@ -218,10 +237,8 @@ fn a_late_small_read_delivers_if_no_other_replica_does() {
 fn a_small_read_in_flight_is_joined() {
     attempts(|| {
         let rig = Rig::new(1);
+        let first = rig.start_hung(11);
         let read_before = rig.reads_of_first();
-        rig.hang(0);
-        let first = rig.start(11);
-        waits_until("the read hangs", || rig.small_calls() == 1);
         // Three more want the same bytes, one as a part of more.
         let others = [rig.start(11), rig.start(11)];
         let (fs, handle) = (Arc::clone(&rig.volume.fs), rig.handle);
@@ -352,9 +369,7 @@ fn a_late_small_read_does_not_wait_for_memory() {
 fn the_stop_of_a_volume_ends_hung_small_reads() {
     attempts(|| {
         let rig = Rig::new(1);
-        rig.hang(0);
-        let answer = rig.start(23);
-        waits_until("the read hangs", || rig.small_calls() == 1);
+        let answer = rig.start_hung(23);
         rig.volume.reader.stop();
         assert!(answer.recv().unwrap().is_err());
         rig.heal();
