@@ -34,7 +34,7 @@ struct OpenInodeState {
     write_epoch: u64,
 }
 
-/// What is known of a version that is adopted.
+/// Whether a version that is adopted is the latest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) enum VersionAge {
     Latest,
