@@ -248,7 +248,7 @@ fn a_dead_mount_is_unmounted_by_umount_and_by_sigterm() {
             covered.expect_refused();
             covered.stop_writing();
             if by_signal {
-                let keeper = Pid::from_raw(covered.world.room.daemons()[0]).unwrap();
+                let keeper = covered.world.room.first_process();
                 kill_process(keeper, Signal::TERM).unwrap();
             } else {
                 covered.world.expect(&["umount", "mnt"]);

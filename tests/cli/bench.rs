@@ -321,7 +321,7 @@ fn measure_without_a_hung_replica() {
         room.path("other").display()
     );
     fs::write(room.path("h.toml"), volume).unwrap();
-    let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+    let daemon = room.first_process();
     room.stop(daemon);
     let tmp = room.path("run");
     let args = [&["h.toml", "--file", "/data", "--deadline", "5s", "--json"], &SHORT[..]].concat();

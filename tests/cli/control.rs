@@ -22,7 +22,7 @@ fn socket(room: &Room) -> PathBuf {
 
 /// Descriptors and threads of the daemon.
 fn held(room: &Room) -> [usize; 2] {
-    let pid = room.daemons()[0];
+    let pid = room.first_process().as_raw_nonzero().get();
     ["fd", "task"].map(|what| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count())
 }
 

@@ -378,7 +378,7 @@ fn an_interrupted_demo_cleans_up() {
 fn the_launcher_of_an_idle_daemon_does_not_wake_up() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
-    let daemon = room.daemons()[0];
+    let daemon = room.first_process().as_raw_nonzero().get();
     let children = fs::read_to_string(format!("/proc/{daemon}/task/{daemon}/children")).unwrap();
     let launcher = children.split_whitespace().next().unwrap().to_owned();
     let comm = fs::read_to_string(format!("/proc/{launcher}/comm")).unwrap();

@@ -29,7 +29,7 @@ fn killed() -> Room {
     let volume = fs::read_to_string(room.path("v.toml")).unwrap();
     fs::write(room.path("v.toml"), volume.replace("name = \"v\"", "name = \"killed\"")).unwrap();
     room.expect(&["mount", "v.toml", "mnt"]);
-    let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+    let daemon = room.first_process();
     kill_process(daemon, Signal::KILL).unwrap();
     room.eventually("it is dead", || room.daemons().is_empty());
     room
@@ -100,7 +100,7 @@ fn a_hung_daemon_does_not_block_commands() {
     let room = Room::new();
     room.volume("v.toml", "", "[fuse]\nattribute_ttl = \"0s\"\n");
     room.expect(&["mount", "v.toml", "mnt"]);
-    let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+    let daemon = room.first_process();
     room.stop(daemon);
     let args = [&["status", "mnt"][..], &["status", "--check"]];
     let all: Vec<_> = args.iter().map(|args| run(&room, args)).collect();
@@ -254,17 +254,6 @@ fn remove(room: &Room, extension: &str) {
     of_the_daemon(room, extension).iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// The processes of a mount with a keeper: the keeper, and the daemon that serves.
-fn keeper_and_daemon(room: &Room) -> (Pid, Pid) {
-    let is_daemon = |pid: &i32| {
-        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        arguments.split(|byte| *byte == 0).any(|argument| argument == b"--kept")
-    };
-    let (daemons, keepers): (Vec<i32>, Vec<i32>) = room.daemons().into_iter().partition(is_daemon);
-    let one = |all: Vec<i32>| Pid::from_raw(all[0]).unwrap();
-    (one(keepers), one(daemons))
-}
-
 #[test]
 fn a_dead_keeper_is_reported() {
     let room = Room::new();
@@ -276,8 +265,7 @@ fn a_dead_keeper_is_reported() {
         serde_json::from_slice::<Value>(&output).unwrap()["keeper"].clone()
     };
     assert_eq!(state(), "running");
-    let (keeper, _) = keeper_and_daemon(&room);
-    kill_process(keeper, Signal::KILL).unwrap();
+    kill_process(room.first_process(), Signal::KILL).unwrap();
     room.eventually("the daemon sees it", || state() == "gone");
     let reported = || {
         let umount = format!("fanfs umount {}", room.path("mnt").display());
@@ -304,8 +292,7 @@ fn a_missing_journal_is_reported_with_its_path() {
     let journal = of_the_daemon(&room, "journal").remove(0);
     let log = of_the_daemon(&room, "log").remove(0);
     fs::remove_file(&journal).unwrap();
-    let (_, daemon) = keeper_and_daemon(&room);
-    kill_process(daemon, Signal::KILL).unwrap();
+    kill_process(room.daemon_of(room.first_process()), Signal::KILL).unwrap();
     let said = format!("journal {}: No such file", journal.display());
     room.eventually("the log names it", || fs::read_to_string(&log).unwrap().contains(&said));
     let log = fs::read_to_string(&log).unwrap();
@@ -461,7 +448,7 @@ fn a_daemon_that_dies_while_it_is_asked_is_reported() {
     for args in [&["status", "mnt"][..], &["status", "mnt", "--check"], &["top", "mnt", "--once"]] {
         let room = Room::new();
         room.expect(&["mount", "v.toml", "mnt"]);
-        let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+        let daemon = room.first_process();
         kill_process(daemon, Signal::STOP).unwrap();
         let mut asked = room.fanfs(args);
         let asked = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -38,7 +38,7 @@ fn status(room: &Room) -> Value {
 }
 
 fn daemon(room: &Room) -> Pid {
-    Pid::from_raw(room.daemons()[0]).unwrap()
+    room.first_process()
 }
 
 /// Resident memory of the daemon, KiB.

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{
     MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount as detach,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use crate::needs;
@@ -166,7 +166,7 @@ fn a_dead_mount_is_found_by_name_file_and_mount_point() {
     rename("/etc/fanfs/pets.toml", "pets");
     for volume in all_three(&room) {
         mount(&room);
-        let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+        let daemon = room.first_process();
         kill_process(daemon, Signal::KILL).unwrap();
         room.eventually("it is dead", || room.daemons().is_empty());
         let status = room.fanfs(&["status", &volume]).output().unwrap();
@@ -184,7 +184,7 @@ fn a_hung_daemon_blocks_no_command() {
     let Some(room) = named() else { return };
     rename("/etc/fanfs/pets.toml", "pets");
     mount(&room);
-    let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+    let daemon = room.first_process();
     room.stop(daemon);
     let run = |args: &[&str]| {
         let program: OsString = room.fanfs(args).get_program().into();

@@ -79,7 +79,7 @@ fn an_ordinary_user_mounts_queries_and_unmounts() {
     let line = room.mounted().unwrap();
     assert!(line.contains(&format!("user_id={USER},group_id={USER}")), "{line}");
     assert!(line.contains("ro,nosuid,nodev") && line.contains("default_permissions"), "{line}");
-    let sets = of_all_threads(room.daemons()[0]);
+    let sets = of_all_threads(room.first_process().as_raw_nonzero().get());
     assert!(sets.iter().all(|[used, permitted, _]| used | permitted == 0), "{sets:x?}");
     assert_eq!(reads(&room, "mnt/hello").stdout, b"hello\n");
     // Not even root is let in.
@@ -95,7 +95,7 @@ fn an_ordinary_user_mounts_queries_and_unmounts() {
     room.expect_gone();
     // And once more, ended by a signal.
     expect(&by_user(room.fanfs(&["mount", "v.toml", "mnt"])));
-    let daemon = rustix::process::Pid::from_raw(room.daemons()[0]).unwrap();
+    let daemon = room.first_process();
     rustix::process::kill_process(daemon, rustix::process::Signal::TERM).unwrap();
     room.expect_gone();
 }
@@ -108,7 +108,7 @@ fn root_sees_the_dead_daemon_of_an_ordinary_user() {
     let check = || room.fanfs(&["status", "--check"]).env("FANFS_RUNTIME_DIR", "run2").output();
     let alive = String::from_utf8(check().unwrap().stdout).unwrap();
     assert!(!alive.contains(&point), "{alive}");
-    let daemon = rustix::process::Pid::from_raw(room.daemons()[0]).unwrap();
+    let daemon = room.first_process();
     rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
     room.eventually("it is dead", || room.daemons().is_empty());
     for args in [&["status"][..], &["status", "--check"], &["status", "mnt"]] {

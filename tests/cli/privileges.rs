@@ -43,7 +43,7 @@ fn expect(room: &Room, options: &[&str], [used, permitted, programs]: Sets, work
     assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
     assert!(fs::read_dir(room.path("mnt")).unwrap().count() > 0);
     work();
-    let pid = room.daemons()[0];
+    let pid = room.first_process().as_raw_nonzero().get();
     let sets = of_all_threads(pid);
     // A thread that is another user for its call has no file capabilities.
     let of_files = Set::CHOWN
@@ -80,7 +80,7 @@ fn a_read_only_daemon_keeps_only_read_capabilities() {
         .unwrap();
     expect(&room, &[], [Set::DAC_READ_SEARCH, kept, kept], || {
         assert_eq!(fs::read_to_string(room.path("mnt/private/secret")).unwrap(), "secret");
-        let pid = room.daemons()[0];
+        let pid = room.first_process().as_raw_nonzero().get();
         assert_eq!(field(pid, "NoNewPrivs:"), "1");
     });
 }
@@ -106,7 +106,7 @@ fn a_root_daemon_is_not_dumpable() {
     let mut other = without_ptrace(&["sleep", "60"]).spawn().unwrap();
     let pid = other.id().to_string();
     room.eventually("a process that is dumpable can be looked into", || looks_into(&pid));
-    let is_seen = looks_into(&room.daemons()[0].to_string());
+    let is_seen = looks_into(&room.first_process().as_raw_nonzero().get().to_string());
     other.kill().unwrap();
     other.wait().unwrap();
     assert!(!is_seen, "its memory is open to a process without CAP_SYS_PTRACE");
@@ -340,6 +340,6 @@ fn placement_programs_may_change_their_user() {
         fs::read(room.path("mnt/large")).unwrap();
         let became = || fs::read_to_string(&reported).is_ok_and(|text| text == "1234\n");
         room.eventually("the program has changed its user", became);
-        assert_eq!(field(room.daemons()[0], "NoNewPrivs:"), "0");
+        assert_eq!(field(room.first_process().as_raw_nonzero().get(), "NoNewPrivs:"), "0");
     });
 }

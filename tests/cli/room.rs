@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use tempfile::TempDir;
 
 const INSIDE: &str = "FANFS_TEST_INSIDE";
@@ -137,6 +138,22 @@ impl Room {
         fs::read_dir("/proc").unwrap().filter_map(|entry| process(entry.ok()?)).collect()
     }
 
+    /// The process of the mount that none of the others has started: its keeper, or the daemon if
+    /// it has no keeper. A child of the daemon may have its name for a moment.
+    pub(crate) fn first_process(&self) -> Pid {
+        let all = self.daemons();
+        let is_first = |pid: &i32| parent(*pid).is_none_or(|parent| !all.contains(&parent));
+        let first = all.iter().copied().find(is_first);
+        Pid::from_raw(first.expect("a daemon runs")).unwrap()
+    }
+
+    /// The daemon that a keeper has started.
+    pub(crate) fn daemon_of(&self, keeper: Pid) -> Pid {
+        let keeper = keeper.as_raw_nonzero().get();
+        let daemon = self.daemons().into_iter().find(|pid| parent(*pid) == Some(keeper));
+        Pid::from_raw(daemon.expect("the keeper keeps a daemon")).unwrap()
+    }
+
     /// Soon nothing is mounted and no daemon runs.
     pub(crate) fn expect_gone(&self) {
         self.eventually("everything is gone", || {
@@ -152,6 +169,14 @@ impl Room {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// The process that started a process, if that still runs.
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may have spaces.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(1)?.parse().ok()
 }
 
 impl Drop for Room {

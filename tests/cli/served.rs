@@ -52,7 +52,7 @@ impl Server {
     }
 
     pub(crate) fn send(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.room.daemons()[0]).unwrap(), signal).unwrap();
+        kill_process(self.room.first_process(), signal).unwrap();
     }
 }
 
@@ -192,7 +192,7 @@ fn call_stopped_replicas() {
         let waiting = scope.spawn(|| fs::read(room.path("mnt/data")));
         thread::sleep(Duration::from_millis(200));
         let ((), took) = timed(|| {
-            kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();
+            kill_process(room.first_process(), Signal::TERM).unwrap();
             room.eventually("the mount is gone", || room.mounted().is_none());
         });
         assert!(took < Duration::from_secs(5), "{took:?}");
@@ -231,9 +231,9 @@ fn waiting_calls_fail_when_the_mount_ends() {
     thread::spawn(move || send.send(fs::read(file)));
     thread::sleep(Duration::from_secs(2));
     // It has taken the request, and does not notice that its caller is killed.
-    let middle = Pid::from_raw(served_room.daemons()[0]).unwrap();
+    let middle = served_room.first_process();
     kill_process(middle, Signal::STOP).unwrap();
-    kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();
+    kill_process(room.first_process(), Signal::TERM).unwrap();
     let answer = receive.recv_timeout(Duration::from_secs(60));
     kill_process(middle, Signal::CONT).unwrap();
     innermost.send(Signal::CONT);
@@ -275,7 +275,7 @@ fn stop_all_servers_for_long() {
         let waiting = scope.spawn(|| fs::read(room.path("mnt/data")));
         thread::sleep(Duration::from_secs(3));
         let waits = !waiting.is_finished();
-        kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();
+        kill_process(room.first_process(), Signal::TERM).unwrap();
         room.eventually("the mount is gone", || room.mounted().is_none());
         assert!(waiting.join().unwrap().is_err() && waits);
     });

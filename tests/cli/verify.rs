@@ -399,7 +399,7 @@ fn an_absent_or_hung_replica_is_left_out() {
     fs::write(room.path("c.toml"), text).unwrap();
     fs::copy(copies.at(1, "f"), copies.at(3, "f")).unwrap();
     copies.set_time(3, "f", 1_000_000);
-    let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+    let daemon = room.first_process();
     room.stop(daemon);
     let ((status, report), took) = timed(|| copies.json(&[]));
     kill_process(daemon, Signal::CONT).unwrap();

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
 use super::load::Load;
 use super::{Listing, daemon, kernel_resends, kill, room, unmount};
@@ -168,9 +168,7 @@ fn a_daemon_that_keeps_dying_is_given_up() {
     assert!(room.mounted().is_some());
     room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
     // Asked to end, the keeper unmounts.
-    let served = daemon(&room).as_raw_nonzero().get();
-    let keeper = room.daemons().into_iter().find(|pid| *pid != served).unwrap();
-    kill_process(Pid::from_raw(keeper).unwrap(), Signal::TERM).unwrap();
+    kill_process(room.first_process(), Signal::TERM).unwrap();
     room.expect_gone();
 }
 

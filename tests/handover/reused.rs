@@ -167,9 +167,7 @@ fn reusing_a_number_during_a_kill_confuses_no_files() {
     fs::write(&below, "OLD").unwrap();
     let (old, number) = (open_to_write(&path), fs::metadata(&below).unwrap().ino());
     let served = daemon(&it.room);
-    let is_keeper = |pid: &i32| *pid != served.as_raw_nonzero().get();
-    let keeper = Pid::from_raw(it.room.daemons().into_iter().find(is_keeper).unwrap()).unwrap();
-    let stopped = Stopped::new(keeper);
+    let stopped = Stopped::new(it.room.first_process());
     kill_process(served, Signal::KILL).unwrap();
     // The number is free once the daemon's descriptors are closed.
     it.room.eventually("the daemon has ended", || {

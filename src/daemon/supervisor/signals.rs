@@ -37,7 +37,8 @@ pub(super) struct SignalForwarder {
 }
 
 impl SignalForwarder {
-    /// Starts a thread that waits for the signals.
+    /// Starts a thread that waits for the signals. From its return on, they no longer end this
+    /// process, and its daemon alone would serve the mount.
     ///
     /// # Errors
     /// If the process has no free threads or descriptors.
@@ -47,7 +48,11 @@ impl SignalForwarder {
         let listener =
             SignalListener { mount_point, current_link, is_received: Arc::clone(&is_received) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listen = move || listener.run(&runtime);
+        let signals = {
+            let _inside = runtime.enter();
+            Signals::register()?
+        };
+        let listen = move || listener.run(&runtime, signals);
         std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
         Ok(Self { daemon_link, is_received })
     }
@@ -103,9 +108,8 @@ impl Signals {
 }
 
 impl SignalListener {
-    fn run(self, runtime: &Runtime) {
+    fn run(self, runtime: &Runtime, mut signals: Signals) {
         runtime.block_on(async move {
-            let Ok(mut signals) = Signals::register() else { return };
             loop {
                 signals.stop().await;
                 self.stop_daemon();
