@@ -139,6 +139,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("memory_headroom", &[]),
     ("owned_path", &[]),
     ("launcher", &[]),
+    ("nfs", &[]),
 ];
 
 /// The rooms that each room imports, each with a file that does.

@@ -1,0 +1,96 @@
+//! Reads a file from an NFS server and writes it to standard output; shows the rate.
+//!
+//!     cargo run --release -p fanfs-nfs --example nfs_cat -- nfs://SERVER/EXPORT PATH [MOUNT_PORT]
+//!
+//! Eight reads of 1 MiB are in flight, over two connections.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use fanfs_nfs::nfs::{
+    Client, FileHandle, Identity, MountRequest, NfsAddress, NfsError, Ports, ReadBuffer, ReadEnd,
+    Target, Tree, TreeLimits,
+};
+
+const BLOCK: usize = 1 << 20;
+const IN_FLIGHT: usize = 8;
+const CONNECTIONS: usize = 2;
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+type Answer = Receiver<(Box<dyn ReadBuffer>, Result<ReadEnd, NfsError>)>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let address: NfsAddress = arguments.next().ok_or("nfs://SERVER/EXPORT is missing")?.parse()?;
+    let path = arguments.next().ok_or("the path of a file is missing")?;
+    let mount = arguments.next().map(|port| port.parse()).transpose()?;
+    let me = Identity::of_process();
+    let addresses = address.resolve()?;
+    let mounted = MountRequest {
+        server: addresses[0],
+        ports: Ports { nfs: address.port, mount },
+        identity: &me,
+        reserved_port: true,
+        deadline: Instant::now() + TIMEOUT,
+    }
+    .mount(&address.export)?;
+    let addresses = addresses.into_iter().map(|mut address| {
+        address.set_port(mounted.nfs_port);
+        address
+    });
+    let target = Target {
+        addresses: addresses.collect(),
+        connections: CONNECTIONS,
+        reserved_port: true,
+        is_patient: false,
+        silence: Target::SILENCE,
+    };
+    let limits = TreeLimits { operation: TIMEOUT, listing: TIMEOUT, directories: TIMEOUT };
+    let tree = Tree::new(Client::new(target)?, mounted.root, limits);
+    let file = tree.look_up(&me, Path::new(&path))?;
+    let begun = Instant::now();
+    let bytes = copy(&tree, &me, file.handle, file.attributes.size)?;
+    let took = begun.elapsed();
+    let rate = bytes as f64 / took.as_secs_f64() / 1e6;
+    eprintln!("{bytes} bytes in {:.3} s, {rate:.1} MB/s", took.as_secs_f64());
+    Ok(())
+}
+
+/// Copies the file to standard output.
+fn copy(tree: &Tree, me: &Identity, file: FileHandle, size: u64) -> Result<u64, Box<dyn Error>> {
+    let mut output = io::stdout().lock();
+    let mut reads: VecDeque<Answer> = VecDeque::new();
+    let mut free: Vec<Box<dyn ReadBuffer>> =
+        (0..IN_FLIGHT).map(|_| Box::new(vec![0u8; BLOCK]) as _).collect();
+    let mut asked = 0;
+    let mut written = 0;
+    while written < size {
+        while asked < size
+            && let Some(buffer) = free.pop()
+        {
+            let (sender, answer) = sync_channel(1);
+            tree.client().submit_read(tree.caller(me), file, asked, buffer, move |buffer, end| {
+                let _ = sender.send((buffer, end));
+            });
+            reads.push_back(answer);
+            asked += BLOCK as u64;
+        }
+        let Some(answer) = reads.pop_front() else { break };
+        let (mut buffer, end) = answer.recv()?;
+        let mut filled = end?.bytes;
+        // A server may send less than a block before the end of the file.
+        let wanted = (size - written).min(BLOCK as u64) as usize;
+        while filled < wanted {
+            let room = &mut buffer.bytes()[filled..wanted];
+            filled += tree.read(me, file, written + filled as u64, room)?.bytes;
+        }
+        output.write_all(&buffer.bytes()[..wanted])?;
+        written += wanted as u64;
+        free.push(buffer);
+    }
+    Ok(written)
+}

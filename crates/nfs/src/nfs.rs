@@ -1,0 +1,28 @@
+//! A client for NFSv3 servers (RFC 1813) that reads one export, without a kernel mount.
+//!
+//! [`rpc`] carries calls, [`mount`] finds an export, [`Client`] has the procedures that a reader
+//! needs, and [`Tree`] reads files by their paths.
+//!
+//! Servers are not trusted: a length, a name or a cookie that a server sends is checked before it
+//! is used, and a server that is slow, silent or wrong costs its own calls only.
+
+mod address;
+mod attributes;
+mod client;
+mod error;
+mod mount;
+mod rpc;
+mod tree;
+mod xdr;
+
+pub use address::{AddressError, NfsAddress};
+pub use attributes::{Attributes, FileHandle, Kind, Time};
+pub use client::{
+    Caller, Client, DirEntry, Limits, Object, Page, Position, ReadEnd, Rights, Usage,
+};
+pub use error::{NfsError, Status};
+pub use mount::{
+    DEFAULT_MOUNT_PORT, DEFAULT_NFS_PORT, Export, MountError, MountRequest, MountedExport, Ports,
+};
+pub use rpc::{ConnectionCounters, Identity, ReadBuffer, Refusal, RpcError, Target};
+pub use tree::{Tree, TreeLimits};

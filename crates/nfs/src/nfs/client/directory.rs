@@ -1,0 +1,228 @@
+//! Listings: names, with the handles and attributes of their objects (READDIRPLUS), or without where
+//! the server does not offer that (READDIR).
+
+use std::sync::atomic::Ordering;
+
+use nfs3_types::nfs3::{NFS_PROGRAM, READDIR3args, READDIRPLUS3args, cookieverf3};
+
+use super::{Call, Caller, Client, Object};
+use crate::nfs::attributes::{Attributes, FileHandle};
+use crate::nfs::error::{NfsError, Status};
+use crate::nfs::rpc::{Refusal, RpcError};
+use crate::nfs::xdr::{DecodeError, Decoder, Result};
+
+/// The longest name that a FUSE file system can have (`FUSE_NAME_MAX`).
+const MAX_NAME: usize = 1024;
+
+/// The bytes of names, and of all, that one reply may have.
+const NAME_BYTES: u32 = 32 << 10;
+const REPLY_BYTES: u32 = 256 << 10;
+
+/// The longest reply that is taken: servers count differently.
+const MAX_REPLY: usize = 1 << 20;
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name: any bytes but `/` and NUL, neither `.` nor `..`.
+    pub name: Vec<u8>,
+    /// The number of its object, as the listing shows it.
+    pub number: u64,
+    /// Its object, if the server sent handle and attributes.
+    pub object: Option<Object>,
+}
+
+/// A place in a directory, after some of its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    cookie: u64,
+    verifier: [u8; 8],
+}
+
+impl Position {
+    /// Before the first name.
+    pub const START: Self = Self { cookie: 0, verifier: [0; 8] };
+
+    /// The same place for a server that has forgotten when it sent it.
+    pub(crate) fn without_verifier(self) -> Self {
+        Self { verifier: [0; 8], ..self }
+    }
+
+    /// The server's number for it.
+    pub(crate) fn cookie(self) -> u64 {
+        self.cookie
+    }
+}
+
+/// Some names of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The names.
+    pub entries: Vec<DirEntry>,
+    /// Where the others begin; `None` if there are no others.
+    pub next: Option<Position>,
+}
+
+impl Client {
+    /// Names of a directory, from `position`.
+    ///
+    /// # Errors
+    /// As [`Client::attributes`].
+    pub fn list(
+        &self,
+        caller: Caller<'_>,
+        dir: FileHandle,
+        position: Position,
+    ) -> std::result::Result<Page, NfsError> {
+        // A position is of one of the two kinds of listings.
+        let is_begin = position == Position::START;
+        if self.lists_names_only.load(Ordering::Relaxed) {
+            return self.list_names(caller, dir, position);
+        }
+        match self.list_objects(caller, dir, position) {
+            Err(
+                NfsError::Status(Status::NOT_SUPPORTED)
+                | NfsError::Rpc(RpcError::Refused(Refusal::Procedure)),
+            ) if is_begin => {
+                self.lists_names_only.store(true, Ordering::Relaxed);
+                self.list_names(caller, dir, position)
+            }
+            page => page,
+        }
+    }
+
+    fn list_names(
+        &self,
+        caller: Caller<'_>,
+        dir: FileHandle,
+        position: Position,
+    ) -> std::result::Result<Page, NfsError> {
+        let arguments = READDIR3args {
+            dir: dir.to_xdr(),
+            cookie: position.cookie,
+            cookieverf: cookieverf3(position.verifier),
+            count: NAME_BYTES,
+        };
+        let call = Call { number: NFS_PROGRAM::NFSPROC3_READDIR, max_reply: MAX_REPLY };
+        self.ask_with(caller, &call, &arguments, |bytes| decode_page(bytes, position, |_| Ok(None)))
+    }
+
+    fn list_objects(
+        &self,
+        caller: Caller<'_>,
+        dir: FileHandle,
+        position: Position,
+    ) -> std::result::Result<Page, NfsError> {
+        let arguments = READDIRPLUS3args {
+            dir: dir.to_xdr(),
+            cookie: position.cookie,
+            cookieverf: cookieverf3(position.verifier),
+            dircount: NAME_BYTES,
+            maxcount: REPLY_BYTES,
+        };
+        let call = Call { number: NFS_PROGRAM::NFSPROC3_READDIRPLUS, max_reply: MAX_REPLY };
+        self.ask_with(caller, &call, &arguments, |bytes| {
+            decode_page(bytes, position, decode_object)
+        })
+    }
+}
+
+/// The object of an entry, if the server sent both its attributes and its handle.
+fn decode_object(bytes: &mut Decoder<'_>) -> Result<Option<Object>> {
+    let attributes = Attributes::decode_optional(bytes)?;
+    let handle = bytes.optional(FileHandle::decode)?;
+    Ok(handle.zip(attributes).map(|(handle, attributes)| Object { handle, attributes }))
+}
+
+/// Decodes a part of a listing; `object` takes what follows each entry's cookie.
+fn decode_page(
+    bytes: &mut Decoder<'_>,
+    from: Position,
+    object: impl Fn(&mut Decoder<'_>) -> Result<Option<Object>>,
+) -> Result<Page> {
+    Attributes::decode_optional(bytes)?;
+    let verifier = bytes.verifier()?;
+    let mut entries = Vec::new();
+    let mut last = None;
+    while bytes.bool()? {
+        let number = bytes.u64()?;
+        let name = bytes.opaque(MAX_NAME)?;
+        last = Some(bytes.u64()?);
+        let object = object(bytes)?;
+        if name == b"." || name == b".." {
+            continue;
+        }
+        if name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+            return Err(DecodeError::Invalid("a name that no file can have"));
+        }
+        entries.push(DirEntry { name: name.to_vec(), number, object });
+    }
+    let is_end = bytes.bool()?;
+    let next = match last {
+        _ if is_end => None,
+        Some(cookie) if cookie != from.cookie => Some(Position { cookie, verifier }),
+        // The listing would never end.
+        _ => {
+            return Err(DecodeError::Invalid("a part of a listing that leads to itself"));
+        }
+    };
+    Ok(Page { entries, next })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Encoder(Vec<u8>);
+
+    impl Encoder {
+        fn new() -> Self {
+            // No attributes of the directory, and a verifier.
+            Self([&[0; 4][..], &[9; 8]].concat())
+        }
+
+        fn entry(mut self, name: &[u8], cookie: u64) -> Self {
+            self.0.extend(1u32.to_be_bytes());
+            self.0.extend(77u64.to_be_bytes());
+            self.0.extend((name.len() as u32).to_be_bytes());
+            self.0.extend(name);
+            self.0.extend(vec![0; name.len().next_multiple_of(4) - name.len()]);
+            self.0.extend(cookie.to_be_bytes());
+            // Neither attributes nor a handle.
+            self.0.extend([0; 8]);
+            self
+        }
+
+        fn decode(mut self, is_end: bool, from: Position) -> Result<Page> {
+            self.0.extend(0u32.to_be_bytes());
+            self.0.extend(u32::from(is_end).to_be_bytes());
+            decode_page(&mut Decoder::new(&self.0), from, decode_object)
+        }
+    }
+
+    #[test]
+    fn names_of_the_directory_itself_are_left_out() {
+        let all = Encoder::new().entry(b".", 1).entry(b"..", 2).entry(b"...", 3);
+        let page = all.decode(false, Position::START).unwrap();
+        assert_eq!(page.entries.len(), 1);
+        assert_eq!(page.entries[0].name, b"...");
+        assert_eq!(page.next, Some(Position { cookie: 3, verifier: [9; 8] }));
+        assert_eq!(Encoder::new().decode(true, Position::START).unwrap().next, None);
+    }
+
+    #[test]
+    fn impossible_names_are_refused() {
+        for name in [&b""[..], b"a/b", b"/", b"a\0", &[b'x'; 1025]] {
+            let page = Encoder::new().entry(name, 1).decode(true, Position::START);
+            assert!(matches!(page, Err(DecodeError::Invalid(_))), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_listing_that_does_not_advance_is_refused() {
+        let here = Position { cookie: 5, verifier: [0; 8] };
+        assert!(Encoder::new().decode(false, here).is_err(), "no names, and not the end");
+        assert!(Encoder::new().entry(b"a", 5).decode(false, here).is_err());
+        assert!(Encoder::new().entry(b"a", 5).decode(true, here).is_ok());
+    }
+}

@@ -1,0 +1,37 @@
+//! ONC RPC (RFC 5531) over TCP: many calls at a time to one server, over several connections.
+//!
+//! A caller submits a call with a deadline. Its completion runs exactly once, on the transport's
+//! own thread, soon after the deadline at the latest. No other thread waits for a server: a dead
+//! one costs nothing but the calls that wait for their deadline.
+//!
+//! - [`call`] encodes a call, with AUTH_SYS credentials.
+//! - [`reply`] decodes the header of a reply.
+//! - [`pending`] is a call that waits for its reply, and where the reply goes.
+//! - [`receiver`] takes a connection's bytes apart into replies. It does no I/O of its own.
+//! - [`socket`] makes TCP connections.
+//! - [`connection`] is what callers and the transport's thread share of one connection.
+//! - [`shared`] is what callers and the thread share of a server.
+//! - [`transport`] is the connections to one server.
+//! - [`worker`] is the thread: it connects, receives, resends and ends late calls.
+//!
+//! *Invariant:* nothing that a server sends allocates more than the caller of that call allows.
+
+mod call;
+mod connection;
+mod pending;
+mod receiver;
+mod reply;
+mod shared;
+mod socket;
+mod transport;
+mod worker;
+
+pub use call::Identity;
+pub(crate) use call::Procedure;
+pub(crate) use pending::{DataHead, DataReply, DataTarget};
+pub use pending::{ReadBuffer, RpcError};
+pub use reply::Refusal;
+pub(crate) use reply::decode_header;
+pub use shared::Target;
+pub use transport::ConnectionCounters;
+pub(crate) use transport::{CallOptions, Transport};

@@ -1,0 +1,233 @@
+//! What callers and the transport's thread share of one connection: the calls that wait for replies
+//! on it, and those that are still to be sent.
+//!
+//! A caller sends its call itself if the socket takes it: that saves a thread switch. Everything
+//! else is the work of the transport's thread.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::pending::{PendingCall, RpcError};
+use super::receiver::Calls;
+
+/// One connection.
+#[derive(Default)]
+pub(super) struct Connection {
+    state: Mutex<ConnectionState>,
+    /// The sum of [`PendingCall::load`]. Sequentially consistent, because the transport's thread
+    /// decides by it whether to wait for ever.
+    load: AtomicUsize,
+    is_connected: AtomicBool,
+    pub(super) counters: Counters,
+}
+
+/// Counts of one connection since the start.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) calls: AtomicU64,
+    pub(super) resent: AtomicU64,
+    pub(super) connected: AtomicU64,
+    pub(super) discarded: AtomicU64,
+    pub(super) received: AtomicU64,
+}
+
+#[derive(Default)]
+struct ConnectionState {
+    socket: Option<Arc<TcpStream>>,
+    /// The calls that were not sent yet, in order. Those that have ended meanwhile are passed over.
+    unsent: VecDeque<u32>,
+    /// A call of which the socket has taken a part. The rest follows even if the call has ended:
+    /// the server would take the next call for it.
+    begun: Option<PartlySent>,
+    calls: HashMap<u32, PendingCall>,
+    is_stopped: bool,
+}
+
+struct PartlySent {
+    record: Arc<[u8]>,
+    sent: usize,
+}
+
+/// Whether the transport's thread has something to do for a call that was submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Submitted {
+    Sent,
+    /// The socket has not taken all of it, or there is none.
+    Waits,
+}
+
+impl Connection {
+    /// Enters a call, and sends it if there is a socket.
+    pub(super) fn submit(&self, mut call: PendingCall) -> Submitted {
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            drop(state);
+            call.fail(RpcError::Stopped);
+            return Submitted::Sent;
+        }
+        call.entered = Instant::now();
+        self.load.fetch_add(call.load, Ordering::SeqCst);
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        state.unsent.push_back(call.xid);
+        // Entered first, as the reply may come at once.
+        state.calls.insert(call.xid, call);
+        // The thread finds an error of the socket by itself.
+        let _ = state.send();
+        if state.has_sent_all() { Submitted::Sent } else { Submitted::Waits }
+    }
+
+    /// Begins to use a socket: sends all calls.
+    pub(super) fn open(&self, socket: Arc<TcpStream>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.socket = Some(socket);
+        state.unsent = state.calls.keys().copied().collect();
+        let resent = state.calls.values().filter(|call| call.losses.any()).count();
+        self.counters.connected.fetch_add(1, Ordering::Relaxed);
+        self.counters.resent.fetch_add(resent as u64, Ordering::Relaxed);
+        self.is_connected.store(true, Ordering::Relaxed);
+        state.send()
+    }
+
+    /// Gives up the socket. Returns the calls, which wait for another one.
+    pub(super) fn close(&self) -> Vec<PendingCall> {
+        let mut state = self.state.lock();
+        self.is_connected.store(false, Ordering::Relaxed);
+        state.socket = None;
+        state.unsent = VecDeque::new();
+        state.begun = None;
+        self.load.store(0, Ordering::SeqCst);
+        state.calls.drain().map(|(_, call)| call).collect()
+    }
+
+    /// The same, for good.
+    pub(super) fn stop(&self) -> Vec<PendingCall> {
+        self.state.lock().is_stopped = true;
+        self.close()
+    }
+
+    /// Sends what the socket takes.
+    pub(super) fn send(&self) -> io::Result<()> {
+        self.state.lock().send()
+    }
+
+    /// Whether the socket has not taken all calls yet.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.state.lock().has_sent_all()
+    }
+
+    /// Takes the calls out whose deadline has passed.
+    pub(super) fn take_expired(&self, now: Instant) -> Vec<PendingCall> {
+        let mut state = self.state.lock();
+        let is_late = |call: &&PendingCall| call.deadline <= now;
+        let late: Vec<u32> = state.calls.values().filter(is_late).map(|call| call.xid).collect();
+        let late: Vec<_> = late.iter().filter_map(|xid| state.calls.remove(xid)).collect();
+        if !late.is_empty() {
+            let ConnectionState { unsent, calls, .. } = &mut *state;
+            unsent.retain(|xid| calls.contains_key(xid));
+        }
+        drop(state);
+        late.iter().for_each(|call| self.forget_load(call.load));
+        late
+    }
+
+    /// Bytes that calls on it are still to send and to receive. A reply that is being received
+    /// counts.
+    pub(super) fn load(&self) -> usize {
+        self.load.load(Ordering::SeqCst)
+    }
+
+    /// Whether calls wait for replies.
+    pub(super) fn is_busy(&self) -> bool {
+        self.load() > 0
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// A call that was taken out will get no reply.
+    pub(super) fn forget_load(&self, load: usize) {
+        self.load.fetch_sub(load, Ordering::SeqCst);
+    }
+
+    /// The calls, for the replies that are received.
+    pub(super) fn replies(&self) -> Replies<'_> {
+        Replies { connection: self, completed: 0, discarded: 0 }
+    }
+}
+
+/// Matches replies with the calls of a connection.
+pub(super) struct Replies<'a> {
+    connection: &'a Connection,
+    pub(super) completed: u64,
+    pub(super) discarded: u64,
+}
+
+impl Calls for Replies<'_> {
+    fn take(&mut self, xid: u32) -> Option<PendingCall> {
+        let call = self.connection.state.lock().calls.remove(&xid);
+        if call.is_none() {
+            self.discarded += 1;
+            self.connection.counters.discarded.fetch_add(1, Ordering::Relaxed);
+        }
+        call
+    }
+
+    fn completed(&mut self, load: usize) {
+        self.completed += 1;
+        self.connection.forget_load(load);
+    }
+}
+
+impl ConnectionState {
+    fn has_sent_all(&self) -> bool {
+        self.begun.is_none() && self.unsent.is_empty()
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        loop {
+            let mut next = match self.begun.take() {
+                Some(begun) => begun,
+                None => match self.unsent.pop_front() {
+                    None => return Ok(()),
+                    Some(xid) => match self.calls.get(&xid) {
+                        Some(call) => PartlySent { record: Arc::clone(&call.record), sent: 0 },
+                        None => continue,
+                    },
+                },
+            };
+            let result = next.send(socket);
+            if next.sent < next.record.len() {
+                self.begun = Some(next);
+            }
+            match result {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl PartlySent {
+    /// Sends the rest of it.
+    fn send(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+        while self.sent < self.record.len() {
+            match socket.write(&self.record[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

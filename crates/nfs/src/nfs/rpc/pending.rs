@@ -1,0 +1,240 @@
+//! A call that waits for its reply, and where the reply goes.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use super::reply::Refusal;
+use crate::nfs::xdr::DecodeError;
+
+/// How many connections a call may lose before it fails. A server that ends the connection at
+/// every reply would otherwise get the call again until its deadline.
+pub(super) const MAX_LOST_CONNECTIONS: u32 = 3;
+
+/// A proxy in front of a server that restarts accepts connections and ends them for this long.
+const RESTART: Duration = Duration::from_secs(10);
+
+/// Connections that end within this time may have ended for one reason.
+const TOGETHER: Duration = Duration::from_secs(1);
+
+/// A call without results.
+#[derive(Clone, Debug, Error)]
+pub enum RpcError {
+    /// The deadline passed. The server was connected, and has not replied.
+    #[error("the server has not replied in time")]
+    Late,
+    /// The deadline passed while no connection could be made.
+    #[error("no connection to {server}: {error}")]
+    Unreachable {
+        /// The address that was tried last.
+        server: String,
+        /// Why it failed.
+        error: Arc<io::Error>,
+    },
+    /// Each connection that the call was sent on was lost before the reply.
+    #[error("the server ends the connection before it replies")]
+    Lost,
+    /// The server did not execute the call.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The reply does not follow the protocol.
+    #[error("the server's reply is malformed: {0}")]
+    Malformed(&'static str),
+    /// The transport was stopped.
+    #[error("the connection was closed")]
+    Stopped,
+}
+
+impl From<DecodeError> for RpcError {
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::Short(_) => Self::Malformed("it ends early"),
+            DecodeError::Invalid(what) => Self::Malformed(what),
+        }
+    }
+}
+
+/// Where the data of a reply goes. The transport has it to itself until the call has completed.
+pub trait ReadBuffer: Send {
+    /// The room for the data.
+    fn bytes(&mut self) -> &mut [u8];
+}
+
+impl ReadBuffer for Vec<u8> {
+    fn bytes(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// The part of a reply that precedes its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataHead {
+    /// The bytes of data that follow.
+    pub(crate) data: usize,
+}
+
+/// Decodes the bytes of a reply until its data begins. [`DecodeError::Short`] asks for more bytes.
+pub(crate) type DecodeHead = fn(&[u8]) -> Result<DataHead, DecodeError>;
+
+/// A reply with data.
+pub(crate) struct DataReply {
+    /// All bytes before the data.
+    pub(crate) head: Vec<u8>,
+    /// The number of bytes of data, which are at the beginning of the buffer.
+    pub(crate) data: usize,
+}
+
+/// Gets a whole reply, header included.
+pub(crate) type MessageDone = Box<dyn FnOnce(Result<Vec<u8>, RpcError>) + Send>;
+
+/// Gets a reply whose data is in the buffer, and the buffer.
+pub(crate) type DataDone = Box<dyn FnOnce(Box<dyn ReadBuffer>, Result<DataReply, RpcError>) + Send>;
+
+/// A reply whose data is received into a buffer.
+pub(crate) struct DataTarget {
+    pub(crate) buffer: Box<dyn ReadBuffer>,
+    pub(crate) decode: DecodeHead,
+    pub(crate) done: DataDone,
+}
+
+/// Where a reply goes.
+pub(crate) enum ReplyTarget {
+    /// Replies of at most this many bytes.
+    Message {
+        max: usize,
+        done: MessageDone,
+    },
+    Data(DataTarget),
+}
+
+/// The connections that a call has lost. Those that end together count once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses {
+    count: u32,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    last_counted: Option<Instant>,
+}
+
+impl Losses {
+    /// Records the loss, at `now`, of a connection that was made at `since`.
+    pub(super) fn record(&mut self, since: Instant, now: Instant) {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        let is_together = self.last.is_some_and(|last| last >= since)
+            && self.last_counted.is_some_and(|counted| age(counted) < TOGETHER);
+        if !is_together {
+            self.count += 1;
+            self.last_counted = Some(now);
+        }
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+    }
+
+    /// Whether any connection was lost.
+    pub(super) fn any(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Whether the call is to be given up. A patient caller waits as long as a restart takes.
+    pub(super) fn are_too_many(&self, is_patient: bool, now: Instant) -> bool {
+        let is_restart = |first: Instant| now.saturating_duration_since(first) < RESTART;
+        self.count > MAX_LOST_CONNECTIONS && !(is_patient && self.first.is_some_and(is_restart))
+    }
+}
+
+/// A call that waits for its reply.
+///
+/// *Invariant:* it completes once. One that is dropped completes with [`RpcError::Stopped`].
+pub(crate) struct PendingCall {
+    pub(super) xid: u32,
+    /// When it was given to its present connection.
+    pub(super) entered: Instant,
+    pub(super) deadline: Instant,
+    /// As it is sent.
+    pub(super) record: Arc<[u8]>,
+    pub(super) losses: Losses,
+    /// What a connection has to carry for it, bytes: the call, and the data of its reply.
+    pub(super) load: usize,
+    /// `None` once it has completed.
+    target: Option<ReplyTarget>,
+}
+
+impl PendingCall {
+    /// A call that was not sent yet.
+    pub(super) fn new(xid: u32, record: Vec<u8>, deadline: Instant, target: ReplyTarget) -> Self {
+        let mut call = Self {
+            xid,
+            entered: Instant::now(),
+            deadline,
+            load: record.len(),
+            record: record.into(),
+            losses: Losses::default(),
+            target: Some(target),
+        };
+        if let Some(target) = call.data_target() {
+            call.load += target.buffer.bytes().len();
+        }
+        call
+    }
+
+    /// The buffer and decoder of a reply with data.
+    pub(super) fn data_target(&mut self) -> Option<&mut DataTarget> {
+        match &mut self.target {
+            Some(ReplyTarget::Data(target)) => Some(target),
+            _ => None,
+        }
+    }
+
+    /// The longest reply without data.
+    pub(super) fn max_message(&self) -> Option<usize> {
+        match &self.target {
+            Some(ReplyTarget::Message { max, .. }) => Some(*max),
+            _ => None,
+        }
+    }
+
+    /// Completes it with a reply without data.
+    pub(super) fn complete_message(mut self, message: Vec<u8>) {
+        if let Some(ReplyTarget::Message { done, .. }) = self.target.take() {
+            contain_panic(|| done(Ok(message)));
+        }
+    }
+
+    /// Completes it with a reply whose data is in its buffer.
+    pub(super) fn complete_data(mut self, reply: DataReply) {
+        if let Some(ReplyTarget::Data(DataTarget { buffer, done, .. })) = self.target.take() {
+            contain_panic(|| done(buffer, Ok(reply)));
+        }
+    }
+
+    /// Completes it without results.
+    pub(super) fn fail(mut self, error: RpcError) {
+        self.end(error);
+    }
+
+    fn end(&mut self, error: RpcError) {
+        match self.target.take() {
+            Some(ReplyTarget::Message { done, .. }) => contain_panic(|| done(Err(error))),
+            Some(ReplyTarget::Data(DataTarget { buffer, done, .. })) => {
+                contain_panic(|| done(buffer, Err(error)));
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        self.end(RpcError::Stopped);
+    }
+}
+
+/// One caller's panic must not end the others' calls.
+fn contain_panic(done: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(done)).is_err() {
+        tracing::error!("the completion of a call has panicked");
+    }
+}

@@ -1,0 +1,77 @@
+//! TCP sockets to a server, which never block.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+
+/// The source ports that prove to a server that the client was started by root, as mount.nfs(8)
+/// uses them.
+const RESERVED_PORTS: RangeInclusive<u16> = 665..=1023;
+
+/// How many of them are tried before the kernel chooses a port.
+const RESERVED_PORT_TRIES: u16 = 32;
+
+/// An idle connection is probed after this time. It notices a cut link that has no calls.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// How long sent bytes may stay without an acknowledgment. A server that was stopped still
+/// acknowledges; one behind a cut link does not.
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Begins a connection, from a reserved source port if that is wanted and permitted.
+pub(super) fn start_connect(to: SocketAddr, reserved: bool) -> io::Result<OwnedFd> {
+    if reserved {
+        let first = RandomState::new().hash_one(to) as u16;
+        let count = RESERVED_PORTS.end() - RESERVED_PORTS.start() + 1;
+        for number in 0..RESERVED_PORT_TRIES {
+            let port = RESERVED_PORTS.start() + first.wrapping_add(number) % count;
+            match start_connect_from(to, Some(port)) {
+                Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => {}
+                Err(Errno::ACCESS | Errno::PERM) => break,
+                other => return Ok(other?),
+            }
+        }
+    }
+    Ok(start_connect_from(to, None)?)
+}
+
+fn start_connect_from(to: SocketAddr, port: Option<u16>) -> Result<OwnedFd, Errno> {
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(&socket, KEEPALIVE / KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(&socket, USER_TIMEOUT.as_millis() as u32)?;
+    match port {
+        Some(port) if to.is_ipv4() => {
+            bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+        }
+        Some(port) => bind(&socket, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?,
+        None => {}
+    }
+    match connect(&socket, &to) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The connection, which the kernel has reported as ready to send.
+pub(super) fn finish_connect(socket: OwnedFd) -> io::Result<TcpStream> {
+    sockopt::socket_error(&socket)??;
+    let socket = TcpStream::from(socket);
+    // To a port of this machine where no program listens, a socket can connect itself.
+    match socket.local_addr()? == socket.peer_addr()? {
+        true => Err(io::ErrorKind::ConnectionRefused.into()),
+        false => Ok(socket),
+    }
+}

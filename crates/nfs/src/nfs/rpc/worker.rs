@@ -1,0 +1,402 @@
+//! The thread that serves a server's connections.
+//!
+//! It connects, receives replies, sends what a socket did not take at once, and ends calls at their
+//! deadline. It blocks only to wait for events. A lost connection's calls go to another one, or wait
+//! for the next: a server that restarts gets them again, with their transaction numbers.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::connection::Connection;
+use super::pending::{PendingCall, RpcError};
+use super::receiver::Receiver;
+use super::shared::{ConnectFailure, Shared};
+use super::socket::{finish_connect, start_connect};
+
+/// While calls wait, deadlines are looked at this often.
+const TICK: Duration = Duration::from_millis(25);
+
+/// How long one attempt to connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The wait before the second attempt to connect; each later one takes twice as long.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+
+/// A part of a reply is useful from this size on: a server that sends a byte a second is silent.
+const USEFUL_BYTES: usize = 64 << 10;
+
+/// A call must have waited on a connection for this long, and no other reply have come, before its
+/// deadline says anything about the connection.
+const MIN_STUCK: Duration = Duration::from_secs(1);
+
+/// A connection that was lost sooner has not worked, even if replies came.
+const MIN_LIFE: Duration = Duration::from_secs(1);
+
+/// What one connection receives before the others have a turn.
+const BYTES_PER_TURN: usize = 16 << 20;
+const RECEIVES_PER_TURN: usize = 256;
+
+/// One connection.
+struct Link {
+    /// How many attempts to connect have begun: each takes the next address.
+    attempts: usize,
+    /// Attempts in a row that have failed.
+    refused: usize,
+    /// Connections lost since the last reply, and attempts that failed since.
+    failures: u32,
+    state: LinkState,
+}
+
+enum LinkState {
+    Down { retry_at: Instant },
+    Connecting { socket: OwnedFd, to: SocketAddr, until: Instant },
+    Up(Box<UpLink>),
+}
+
+struct UpLink {
+    socket: Arc<TcpStream>,
+    receiver: Receiver,
+    since: Instant,
+    /// When something useful came.
+    useful_at: Instant,
+    /// The same, or when nothing was waited for.
+    heard_at: Instant,
+    /// Bytes that have come since.
+    unheard: usize,
+}
+
+/// Why a connection is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// The server, or the network, has ended it.
+    Ended,
+    /// Nothing useful comes.
+    Silent,
+}
+
+/// The thread.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    links: Vec<Link>,
+    /// Calls of lost connections. They get another one when all events of a turn are handled: those
+    /// of a server that restarts end together.
+    orphans: Vec<PendingCall>,
+    next_look: Instant,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let now = Instant::now();
+        let link = |first| Link {
+            attempts: first,
+            refused: 0,
+            failures: 0,
+            state: LinkState::Down { retry_at: now },
+        };
+        let links = (0..shared.connections.len()).map(link).collect();
+        Self { shared, links, orphans: Vec::new(), next_look: now }
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.shared.is_stopping.load(Ordering::SeqCst) {
+            let ready = self.wait();
+            let now = Instant::now();
+            for (index, events) in ready.into_iter().enumerate() {
+                if !events.is_empty() {
+                    self.serve(index, events, now);
+                }
+            }
+            if self.next_look <= now {
+                self.next_look = now + TICK;
+                (0..self.links.len()).for_each(|index| self.end_late_calls(index, now));
+            }
+            (0..self.links.len()).for_each(|index| self.maintain(index, now));
+            for call in std::mem::take(&mut self.orphans) {
+                self.shared.submit(call);
+            }
+        }
+    }
+
+    /// Waits for events of the sockets; returns those of each connection.
+    fn wait(&mut self) -> Vec<PollFlags> {
+        self.shared.is_idle.store(true, Ordering::SeqCst);
+        let is_busy = self.shared.is_busy();
+        if is_busy {
+            self.shared.is_idle.store(false, Ordering::SeqCst);
+        }
+        let ready = self.poll(is_busy.then_some(TICK));
+        self.shared.is_idle.store(false, Ordering::SeqCst);
+        if !is_busy {
+            // Nothing was waited for.
+            let now = Instant::now();
+            for link in &mut self.links {
+                if let LinkState::Up(up) = &mut link.state {
+                    up.heard_at = now;
+                }
+            }
+        }
+        ready
+    }
+
+    fn poll(&self, limit: Option<Duration>) -> Vec<PollFlags> {
+        let mut sockets = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let mut indexes = Vec::new();
+        for (index, link) in self.links.iter().enumerate() {
+            let socket = match &link.state {
+                LinkState::Down { .. } => continue,
+                LinkState::Connecting { socket, .. } => PollFd::new(socket, PollFlags::OUT),
+                LinkState::Up(up) => {
+                    let wants = match self.shared.connections[index].has_unsent() {
+                        true => PollFlags::IN | PollFlags::OUT,
+                        false => PollFlags::IN,
+                    };
+                    PollFd::from_borrowed_fd(up.socket.as_fd(), wants)
+                }
+            };
+            sockets.push(socket);
+            indexes.push(index);
+        }
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut ready = vec![PollFlags::empty(); self.links.len()];
+        match poll(&mut sockets, limit.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return ready,
+            // Out of memory, for example: not a reason to occupy a processor.
+            Err(_) => {
+                std::thread::sleep(TICK);
+                return ready;
+            }
+        }
+        if !sockets[0].revents().is_empty() {
+            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        }
+        for (socket, index) in sockets[1..].iter().zip(indexes) {
+            ready[index] = socket.revents();
+        }
+        ready
+    }
+
+    /// Ends the calls whose deadline has passed. Gives the connection up if nothing useful has come
+    /// since one of them was submitted, so that it does not attract the next calls.
+    fn end_late_calls(&mut self, index: usize, now: Instant) {
+        let connection = &self.shared.connections[index];
+        let mut late = connection.take_expired(now);
+        let mut is_stuck = false;
+        if let LinkState::Up(up) = &mut self.links[index].state {
+            if let Some(call) = up.receiver.take_expired(now) {
+                connection.forget_load(call.load);
+                late.push(call);
+            }
+            is_stuck = late.iter().any(|call| {
+                let waited = now.saturating_duration_since(call.entered);
+                call.entered >= up.useful_at && waited >= MIN_STUCK
+            });
+        }
+        for call in late {
+            call.fail(self.shared.late());
+        }
+        if is_stuck {
+            self.lose(index, Loss::Silent, now);
+        }
+    }
+
+    /// Does the work that is due without an event.
+    fn maintain(&mut self, index: usize, now: Instant) {
+        let is_wanted = self.shared.is_busy();
+        let silence = self.shared.target.silence;
+        let connection = &self.shared.connections[index];
+        match &mut self.links[index].state {
+            LinkState::Up(up) if !connection.is_busy() => {
+                up.heard_at = now;
+                up.unheard = 0;
+            }
+            LinkState::Up(up) if now.saturating_duration_since(up.heard_at) >= silence => {
+                self.lose(index, Loss::Silent, now);
+            }
+            LinkState::Up(_) => {}
+            // Its calls need not wait for it.
+            _ if connection.is_busy() && self.shared.is_connected() => {
+                self.orphans.extend(connection.close());
+            }
+            LinkState::Down { retry_at } if is_wanted && *retry_at <= now => {
+                self.connect(index, now);
+            }
+            LinkState::Connecting { to, until, .. } if *until <= now => {
+                let to = *to;
+                self.back_off(index, to, io::ErrorKind::TimedOut.into(), now);
+            }
+            LinkState::Down { .. } | LinkState::Connecting { .. } => {}
+        }
+    }
+
+    fn connect(&mut self, index: usize, now: Instant) {
+        let target = &self.shared.target;
+        let link = &mut self.links[index];
+        let to = target.addresses[link.attempts % target.addresses.len()];
+        link.attempts += 1;
+        match start_connect(to, target.reserved_port) {
+            Ok(socket) => {
+                let until = now + CONNECT_TIMEOUT;
+                link.state = LinkState::Connecting { socket, to, until };
+            }
+            Err(error) => self.back_off(index, to, error, now),
+        }
+    }
+
+    /// Waits before the next attempt to connect.
+    fn back_off(&mut self, index: usize, address: SocketAddr, error: io::Error, now: Instant) {
+        tracing::debug!(%address, %error, "no connection");
+        *self.shared.last_failure.lock() = Some(ConnectFailure { address, error: Arc::new(error) });
+        let link = &mut self.links[index];
+        link.failures += 1;
+        link.refused += 1;
+        link.state = LinkState::Down { retry_at: now + backoff(link.failures) };
+        let target = &self.shared.target;
+        if !target.is_patient && link.refused >= target.addresses.len() {
+            let calls = self.shared.connections[index].close();
+            calls.into_iter().for_each(|call| call.fail(self.shared.late()));
+        }
+    }
+
+    /// Handles the events of one connection's socket.
+    fn serve(&mut self, index: usize, events: PollFlags, now: Instant) {
+        let link = &mut self.links[index];
+        match std::mem::replace(&mut link.state, LinkState::Down { retry_at: now }) {
+            LinkState::Down { retry_at } => link.state = LinkState::Down { retry_at },
+            LinkState::Connecting { socket, to, .. } => match finish_connect(socket) {
+                Ok(socket) => self.begin(index, socket, now),
+                Err(error) => self.back_off(index, to, error, now),
+            },
+            LinkState::Up(mut up) => {
+                let connection = &self.shared.connections[index];
+                let transferred = up.transfer(connection, events, now);
+                let lives = now.saturating_duration_since(up.since) >= MIN_LIFE;
+                if lives && transferred.as_ref().is_ok_and(|replies| *replies > 0) {
+                    link.failures = 0;
+                }
+                link.state = LinkState::Up(up);
+                if let Err(error) = transferred {
+                    tracing::debug!(%error, "the connection has ended");
+                    self.lose(index, Loss::Ended, now);
+                }
+            }
+        }
+    }
+
+    /// Begins to use a new connection.
+    fn begin(&mut self, index: usize, socket: TcpStream, now: Instant) {
+        let socket = Arc::new(socket);
+        let opened = self.shared.connections[index].open(Arc::clone(&socket));
+        let link = &mut self.links[index];
+        link.refused = 0;
+        link.state = LinkState::Up(Box::new(UpLink {
+            socket,
+            receiver: Receiver::new(),
+            since: now,
+            useful_at: now,
+            heard_at: now,
+            unheard: 0,
+        }));
+        *self.shared.last_failure.lock() = None;
+        if opened.is_err() {
+            self.lose(index, Loss::Ended, now);
+        }
+    }
+
+    /// Gives up a connection.
+    fn lose(&mut self, index: usize, loss: Loss, now: Instant) {
+        let link = &mut self.links[index];
+        // The first time at once: the server may have closed an idle connection.
+        let wait = if link.failures == 0 { Duration::ZERO } else { backoff(link.failures) };
+        link.failures += 1;
+        let state = LinkState::Down { retry_at: now + wait };
+        let LinkState::Up(up) = std::mem::replace(&mut link.state, state) else { return };
+        let mut calls = self.shared.connections[index].close();
+        calls.extend(up.receiver.into_unfinished());
+        for mut call in calls {
+            if loss == Loss::Ended {
+                call.losses.record(up.since, now);
+            }
+            match call.losses.are_too_many(self.shared.target.is_patient, now) {
+                true => call.fail(RpcError::Lost),
+                false => self.orphans.push(call),
+            }
+        }
+    }
+}
+
+impl UpLink {
+    /// Receives and sends what the socket has and takes. Returns the number of replies.
+    fn transfer(
+        &mut self,
+        connection: &Connection,
+        events: PollFlags,
+        now: Instant,
+    ) -> io::Result<u64> {
+        let mut replies = connection.replies();
+        let mut received = 0;
+        let mut result = Ok(());
+        for _ in 0..RECEIVES_PER_TURN {
+            match self.receiver.receive(&mut &*self.socket, &mut replies) {
+                Ok(0) => result = Err(io::ErrorKind::ConnectionReset.into()),
+                Ok(bytes) => received += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => result = Err(error),
+            }
+            if result.is_err() || received >= BYTES_PER_TURN {
+                break;
+            }
+        }
+        connection.counters.received.fetch_add(received as u64, Ordering::Relaxed);
+        self.unheard += received;
+        // A late reply shows that the server gets calls, too.
+        if replies.completed + replies.discarded > 0 || self.unheard >= USEFUL_BYTES {
+            self.useful_at = now;
+            self.heard_at = now;
+            self.unheard = 0;
+        }
+        result?;
+        if events.contains(PollFlags::OUT) {
+            connection.send()?;
+        }
+        Ok(replies.completed)
+    }
+}
+
+impl Drop for Worker {
+    /// Also if the thread panics: no caller waits for ever.
+    fn drop(&mut self) {
+        let mut calls = std::mem::take(&mut self.orphans);
+        for connection in &self.shared.connections {
+            calls.extend(connection.stop());
+        }
+        for link in self.links.drain(..) {
+            if let LinkState::Up(up) = link.state {
+                calls.extend(up.receiver.into_unfinished());
+            }
+        }
+        // Dropped, they complete.
+        drop(calls);
+    }
+}
+
+/// The wait after this many failures: each time twice as long, with a random part, so that many
+/// clients of a restarted server do not connect at the same time.
+fn backoff(failures: u32) -> Duration {
+    let most = MAX_BACKOFF.min(FIRST_BACKOFF * 2u32.pow(failures.saturating_sub(1).min(10)));
+    let random = RandomState::new().hash_one(failures) % 1024;
+    most / 2 + most.mul_f64(random as f64 / 2048.0)
+}

@@ -1,0 +1,280 @@
+//! The objects below an export's root, by their paths.
+//!
+//! A path is looked up component by component, so no symbolic link in it is followed and the root
+//! is never left. The handles of directories are kept for a short time, for each user: another
+//! user may have no right to pass a directory. As in a kernel mount, a directory that another
+//! client renames may be found at its old path for that time. [`Tree::forget`] ends it earlier.
+
+use std::collections::HashSet;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::nfs::attributes::{Attributes, FileHandle, Kind};
+use crate::nfs::client::{Caller, Client, DirEntry, Object, Position, ReadEnd};
+use crate::nfs::error::{NfsError, Status};
+use crate::nfs::rpc::{Identity, RpcError};
+
+/// The directories whose handles are kept, at most.
+const MAX_KNOWN: NonZeroUsize = NonZeroUsize::new(4096).expect("it is above 0");
+
+/// How often a listing is tried whose positions the server forgets, because the directory changes.
+const LISTING_ATTEMPTS: usize = 4;
+
+/// The most memory of a listing, bytes: a server that lies would fill all of it. Honest directories
+/// of 4 million names stay below.
+const MAX_LISTING: usize = 1 << 30;
+
+/// How long a tree waits, and trusts the handles that it knows.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeLimits {
+    /// How long an operation may take, with all its calls.
+    pub operation: Duration,
+    /// How long a listing may take.
+    pub listing: Duration,
+    /// How long the handles of directories are kept.
+    pub directories: Duration,
+}
+
+/// An export.
+pub struct Tree {
+    client: Client,
+    root: FileHandle,
+    limits: TreeLimits,
+    known: Mutex<LruCache<KnownPath, KnownDir>>,
+}
+
+/// A directory's path, for one user.
+#[derive(PartialEq, Eq, Hash)]
+struct KnownPath {
+    identity: Identity,
+    path: PathBuf,
+}
+
+#[derive(Clone, Copy)]
+struct KnownDir {
+    handle: FileHandle,
+    until: Instant,
+}
+
+impl Tree {
+    /// The tree below the object `root`.
+    pub fn new(client: Client, root: FileHandle, limits: TreeLimits) -> Self {
+        Self { client, root, limits, known: Mutex::new(LruCache::new(MAX_KNOWN)) }
+    }
+
+    /// The server.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The handle of the root.
+    pub fn root(&self) -> FileHandle {
+        self.root
+    }
+
+    /// A caller whose operation begins now.
+    pub fn caller<'a>(&self, identity: &'a Identity) -> Caller<'a> {
+        Caller { identity, deadline: Instant::now() + self.limits.operation }
+    }
+
+    /// The object at a path relative to the root; the empty path is the root.
+    ///
+    /// # Errors
+    /// ELOOP if a component but the last is a symbolic link, ENOTDIR if it is no directory, EINVAL
+    /// if the path is absolute or leads upwards; otherwise the server's error.
+    pub fn look_up(&self, identity: &Identity, path: &Path) -> Result<Object, NfsError> {
+        check_path(path)?;
+        let caller = self.caller(identity);
+        let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
+            let attributes = self.client.attributes(caller, self.root)?;
+            return Ok(Object { handle: self.root, attributes });
+        };
+        let mut tries_known = true;
+        loop {
+            let dir = self.directory(caller, parent, tries_known);
+            let was_known = dir.as_ref().map_or(tries_known, |dir| dir.is_known);
+            let found =
+                dir.and_then(|dir| self.client.look_up(caller, dir.handle, name.as_bytes()));
+            match found {
+                // A directory that was kept is gone. Without it the path leads to the present one.
+                Err(NfsError::Status(status)) if status.is_stale() && was_known => {
+                    tries_known = false;
+                }
+                answer => {
+                    self.learn(identity, path, answer.as_ref().ok());
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// Forgets the handles of the directory at `path` and of those below it.
+    pub fn forget(&self, path: &Path) {
+        let mut known = self.known.lock();
+        let below: Vec<_> = known
+            .iter()
+            .filter(|(dir, _)| dir.path.starts_with(path))
+            .map(|(dir, _)| KnownPath { identity: dir.identity.clone(), path: dir.path.clone() })
+            .collect();
+        for dir in &below {
+            known.pop(dir);
+        }
+    }
+
+    /// All names of a directory.
+    ///
+    /// # Errors
+    /// The server's; EIO if its listing does not end.
+    pub fn list(&self, identity: &Identity, dir: FileHandle) -> Result<Vec<DirEntry>, NfsError> {
+        let caller = Caller { identity, deadline: Instant::now() + self.limits.listing };
+        let mut attempt = 1;
+        loop {
+            let is_last = attempt == LISTING_ATTEMPTS;
+            match self.try_list(caller, dir, is_last) {
+                Err(NfsError::Status(Status::BAD_COOKIE)) if !is_last => attempt += 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Reads a file from `offset` into `buffer`.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub fn read(
+        &self,
+        identity: &Identity,
+        file: FileHandle,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<ReadEnd, NfsError> {
+        self.client.read(self.caller(identity), file, offset, buffer)
+    }
+
+    /// The last attempt accepts that the server begins again in between, as some do when the
+    /// directory changes: then names come twice.
+    fn try_list(
+        &self,
+        caller: Caller<'_>,
+        dir: FileHandle,
+        is_last: bool,
+    ) -> Result<Vec<DirEntry>, NfsError> {
+        let mut entries: Vec<DirEntry> = Vec::new();
+        let mut position = Position::START;
+        let mut passed = HashSet::new();
+        let mut names = HashSet::new();
+        let mut used = 0;
+        let mut stale_pages = 0;
+        loop {
+            let page = self.client.list(caller, dir, position)?;
+            let before = entries.len();
+            let is_new = |entry: &DirEntry| !is_last || names.insert(entry.name.clone());
+            entries.extend(page.entries.into_iter().filter(is_new));
+            let Some(next) = page.next else { return Ok(entries) };
+            let was_passed = !passed.insert(next.cookie());
+            if was_passed && !is_last {
+                // The server has begun again: the directory may have changed.
+                return Err(NfsError::Status(Status::BAD_COOKIE));
+            }
+            // A name that must not come twice is kept twice.
+            let copies = if is_last { 2 } else { 1 };
+            let size = |entry: &DirEntry| size_of::<DirEntry>() + entry.name.len() * copies;
+            used += entries[before..].iter().map(size).sum::<usize>();
+            stale_pages = if entries.len() == before { stale_pages + 1 } else { 0 };
+            // A listing that began again brings new names after the pages that are known.
+            if stale_pages > passed.len() || used > MAX_LISTING {
+                return Err(RpcError::Malformed("a listing that does not end").into());
+            }
+            position = if is_last { next.without_verifier() } else { next };
+        }
+    }
+
+    /// The directory at a path that was checked.
+    fn directory(
+        &self,
+        caller: Caller<'_>,
+        path: &Path,
+        tries_known: bool,
+    ) -> Result<FoundDir, NfsError> {
+        let now = Instant::now();
+        let known = |dir: &Path| match tries_known {
+            true => self.known_directory(caller.identity, dir, now),
+            false => None,
+        };
+        let nearest = path.ancestors().find_map(|dir| Some(Nearest { dir, handle: known(dir)? }));
+        let is_known = nearest.is_some();
+        let Nearest { dir: reached, mut handle } =
+            nearest.unwrap_or(Nearest { dir: Path::new(""), handle: self.root });
+        let rest = path.strip_prefix(reached).unwrap_or(path);
+        let mut reached = reached.to_owned();
+        for name in rest {
+            let found = self.client.look_up(caller, handle, name.as_bytes())?;
+            check_directory(&found.attributes)?;
+            handle = found.handle;
+            reached.push(name);
+            self.learn(caller.identity, &reached, Some(&found));
+        }
+        Ok(FoundDir { handle, is_known })
+    }
+
+    /// Keeps what a path has led to, if that is a directory, and nothing else.
+    fn learn(&self, identity: &Identity, path: &Path, found: Option<&Object>) {
+        let dir = KnownPath { identity: identity.clone(), path: path.to_owned() };
+        let mut known = self.known.lock();
+        match found.filter(|found| found.attributes.kind == Kind::Directory) {
+            Some(Object { handle, .. }) => {
+                let until = Instant::now() + self.limits.directories;
+                known.put(dir, KnownDir { handle: *handle, until });
+            }
+            None => {
+                known.pop(&dir);
+            }
+        }
+    }
+
+    fn known_directory(
+        &self,
+        identity: &Identity,
+        path: &Path,
+        now: Instant,
+    ) -> Option<FileHandle> {
+        let dir = KnownPath { identity: identity.clone(), path: path.to_owned() };
+        let found = self.known.lock().get(&dir).copied()?;
+        (now < found.until).then_some(found.handle)
+    }
+}
+
+/// A directory, and whether its handle is from an earlier operation.
+struct FoundDir {
+    handle: FileHandle,
+    is_known: bool,
+}
+
+/// The nearest directory on the way to a path whose handle is known.
+struct Nearest<'a> {
+    dir: &'a Path,
+    handle: FileHandle,
+}
+
+/// A path that leads down from the root.
+fn check_path(path: &Path) -> Result<(), NfsError> {
+    let leads_down = path.components().all(|part| matches!(part, Component::Normal(_)));
+    match leads_down && !path.as_os_str().as_bytes().contains(&0) {
+        true => Ok(()),
+        false => Err(NfsError::Object(Errno::INVAL)),
+    }
+}
+
+fn check_directory(attributes: &Attributes) -> Result<(), NfsError> {
+    match attributes.kind {
+        Kind::Directory => Ok(()),
+        Kind::Symlink => Err(NfsError::Object(Errno::LOOP)),
+        _ => Err(NfsError::Object(Errno::NOTDIR)),
+    }
+}
