@@ -412,12 +412,13 @@ fn two_processes_rotate_one_log_without_loss() {
 
     // The launcher that starts the next daemon has the older file as standard error.
     room.expect(&["reload", "mnt2"]);
-    assert!(log().contains("this daemon serves the mount now"), "{}", log());
+    let logs = |line: &str| room.eventually(line, || log().contains(line));
+    logs("this daemon serves the mount now");
     for (at, _) in mounts {
         room.expect(&["umount", at]);
     }
     room.expect_gone();
-    assert!(log().contains("ending"), "{}", log());
+    logs("ending");
 }
 
 #[test]
