@@ -94,6 +94,11 @@ impl OpenFile {
         self
     }
 
+    /// Whether every replica has to open it again.
+    pub fn must_reopen(&self) -> bool {
+        self.file.must_reopen()
+    }
+
     /// The first read opens it, as no replica was asked. Call this before any read.
     #[must_use]
     pub fn opened_by_read(mut self) -> Self {

@@ -152,6 +152,10 @@ impl VersionedFile {
         self.must_reopen = true;
     }
 
+    pub(super) fn must_reopen(&self) -> bool {
+        self.must_reopen
+    }
+
     /// Adds a generation that distinguishes it from other files with its inode number.
     pub(super) fn add_generation(&self, generation: Generation) {
         self.file_identity.add_generation(generation);

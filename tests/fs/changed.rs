@@ -11,11 +11,11 @@ use fanfs::backend::{
     RequestContext, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Fs, FsResult, Ino, OpenedFile, WriteRequest, run};
-use fanfs::volume::ByteRange;
+use fanfs::fs::{Errno, Fs, FsResult, Ino, OpenedFile, WriteRequest, run};
+use fanfs::volume::{ByteRange, ReplicaId};
 use tokio::runtime::Runtime;
 
-use crate::{answer, ask_read, entry, open, read, start_read, volume_with, waits_until};
+use crate::{answer, ask_read, entry, open, read, start_read, volume, volume_with, waits_until};
 
 const ME: RequestContext = RequestContext::DAEMON;
 
@@ -198,8 +198,15 @@ fn the_version_after_the_last_close_is_the_latest() {
 #[test]
 fn a_read_past_the_end_finds_the_length_that_the_kernel_has() {
     let runtime = Runtime::new().unwrap();
-    let cases = [(CachePolicy::Kernel, 0), (CachePolicy::Kernel, 5), (CachePolicy::Direct, 5)];
-    for (cache, from) in cases {
+    // The kernel's cache asks for whole pages.
+    let page = 4096;
+    let cases = [
+        (CachePolicy::Kernel, ByteRange::at(0, page)),
+        (CachePolicy::Kernel, ByteRange::at(5, 2 * page)),
+        (CachePolicy::Direct, ByteRange::at(0, 100)),
+        (CachePolicy::Direct, ByteRange::at(5, 100)),
+    ];
+    for (cache, range) in cases {
         let held = Held::new(&runtime, cache);
         held.hold(FaultOp::Metadata);
         let (send, receive) = sync_channel(1);
@@ -214,7 +221,38 @@ fn a_read_past_the_end_finds_the_length_that_the_kernel_has() {
         fs::write(held.tree.path().join("f"), "seven!!").unwrap();
         held.script.heal();
         assert_eq!(receive.recv().unwrap().unwrap().attr.size, 7, "the kernel has this");
-        let read = held.read(ByteRange { start: from, end: 2 << 16 });
-        assert_eq!(read, b"seven!!"[from as usize..], "{cache:?}");
+        assert_eq!(held.read(range), b"seven!!"[range.start as usize..], "{cache:?}");
     }
+}
+
+#[test]
+fn a_read_past_an_end_that_cannot_be_confirmed_fails() {
+    let runtime = Runtime::new().unwrap();
+    for cache in [CachePolicy::Kernel, CachePolicy::Direct] {
+        let held = Held::new(&runtime, cache);
+        let writer = open_to_write(&held.fs, held.ino);
+        held.write(&writer, b"longer than four");
+        let failing = Fault::Errno(rustix::io::Errno::IO);
+        held.script.add(FaultRule::always(FaultOp::Metadata, failing));
+        // The replica does not answer for the version.
+        held.close(&writer, 0);
+        let read = || ask_read(&held.fs, held.reader.handle, ByteRange::at(4, 100));
+        assert_eq!(read(), Err(Errno::IO), "{cache:?}: not the end of the file");
+        assert_eq!(read(), Err(Errno::IO), "{cache:?}: nor the next time");
+        held.script.heal();
+        assert_eq!(read().unwrap(), b"er than four");
+    }
+}
+
+/// The journal of a daemon that was killed has the version of the open.
+#[test]
+fn a_restored_handle_finds_the_end_of_the_file() {
+    let runtime = Runtime::new().unwrap();
+    let before = Held::new(&runtime, CachePolicy::Kernel);
+    let (snapshot, _) = before.fs.snapshot().unwrap();
+    fs::write(before.tree.path().join("f"), "longer than four").unwrap();
+    let next = volume(before.tree.path(), CachePolicy::Kernel, &runtime);
+    next.restore(snapshot, Vec::new(), &|old| Some(ReplicaId::new(old.into()))).unwrap();
+    let read = ask_read(&next, before.reader.handle, ByteRange::at(4, 100)).unwrap();
+    assert_eq!(read, b"er than four");
 }

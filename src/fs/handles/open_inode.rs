@@ -2,6 +2,7 @@
 //! that may write, and moves all of them to another version at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLockReadGuard;
@@ -18,6 +19,11 @@ use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 /// they read what the write replica has.
 pub(in crate::fs) struct OpenInode {
     state: RankedMutex<OpenInodeState>,
+    /// Whether there is a reason to believe that the version may be out of date. Changes under the
+    /// state's lock.
+    is_unconfirmed: AtomicBool,
+    /// How often the kernel got attributes of the file.
+    kernel_attrs: AtomicU64,
     /// The file that the kernel reads by itself, for as long as any handle is open.
     backing: Option<Arc<PassthroughFile>>,
     /// Separates reads and changes of the file.
@@ -26,7 +32,7 @@ pub(in crate::fs) struct OpenInode {
 
 struct OpenInodeState {
     file: Arc<OpenFile>,
-    /// When a replica last confirmed this version; `None` if it may be out of date.
+    /// When a replica was last asked for the version; `None` if it is to be asked now.
     checked_at: Option<Instant>,
     /// Handles that may write.
     writers: Vec<Arc<Writer>>,
@@ -63,7 +69,13 @@ impl OpenInode {
             writers: Vec::new(),
             write_epoch: 0,
         };
-        Self { state: RankedMutex::new(LockRank::OpenInode, state), backing, gate }
+        Self {
+            state: RankedMutex::new(LockRank::OpenInode, state),
+            is_unconfirmed: AtomicBool::new(false),
+            kernel_attrs: AtomicU64::new(0),
+            backing,
+            gate,
+        }
     }
 
     /// The version to read now, unless the file has writers.
@@ -136,10 +148,7 @@ impl OpenInode {
         if !state.writers.is_empty() {
             return None;
         }
-        state.checked_at = match age {
-            VersionAge::Latest => Some(Instant::now()),
-            VersionAge::Unknown => None,
-        };
+        self.set_age(&mut state, age);
         Some(state.replace(make))
     }
 
@@ -157,7 +166,7 @@ impl OpenInode {
             return None;
         }
         let old = state.replace(make);
-        state.checked_at = Some(Instant::now());
+        self.set_age(&mut state, VersionAge::Latest);
         state.file.adopt_open_files(&old);
         Some(old)
     }
@@ -175,20 +184,44 @@ impl OpenInode {
         self.backing.as_ref()
     }
 
-    /// Whether its version was not confirmed for `ttl`.
+    /// Whether no replica was asked for its version for `ttl`.
     pub(in crate::fs) fn is_check_due(&self, ttl: Duration, now: Instant) -> bool {
         let checked = self.state.lock().checked_at;
         checked.is_none_or(|checked| now.saturating_duration_since(checked) >= ttl)
     }
 
-    /// Confirms that the current version is the latest.
-    pub(in crate::fs) fn mark_checked(&self) {
+    /// Delays the next check of the version. It does not confirm the version.
+    pub(in crate::fs) fn delay_check(&self) {
         self.state.lock().checked_at = Some(Instant::now());
     }
 
     /// The current version may be out of date.
-    pub(in crate::fs) fn mark_unchecked(&self) {
-        self.state.lock().checked_at = None;
+    pub(in crate::fs) fn mark_unconfirmed(&self) {
+        self.set_age(&mut self.state.lock(), VersionAge::Unknown);
+    }
+
+    /// Whether the current version may be out of date. Without a reason to believe that, a version
+    /// is trusted for some time.
+    pub(in crate::fs) fn is_unconfirmed(&self) -> bool {
+        self.is_unconfirmed.load(Ordering::Acquire)
+    }
+
+    fn set_age(&self, state: &mut OpenInodeState, age: VersionAge) {
+        state.checked_at = match age {
+            VersionAge::Latest => Some(Instant::now()),
+            VersionAge::Unknown => None,
+        };
+        self.is_unconfirmed.store(age == VersionAge::Unknown, Ordering::Release);
+    }
+
+    /// The kernel gets attributes of the file.
+    pub(in crate::fs) fn count_kernel_attrs(&self) {
+        self.kernel_attrs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often it got some.
+    pub(in crate::fs) fn kernel_attrs(&self) -> u64 {
+        self.kernel_attrs.load(Ordering::Acquire)
     }
 
     /// Moves to `version`, if that is another one, and returns the one that it left. `make` is
@@ -212,7 +245,6 @@ impl OpenInode {
         make: impl FnOnce() -> OpenFile,
     ) -> Option<Arc<OpenFile>> {
         let mut state = self.state.lock();
-        state.checked_at = Some(Instant::now());
         if !state.writers.is_empty() {
             // The version is determined when the writers have closed it. Meanwhile the descriptor
             // keeps the file on that replica.
@@ -221,9 +253,15 @@ impl OpenInode {
             }
             return None;
         }
-        let left = if state.file.version().is_same_version(&version, mode) {
+        let own = state.file.version();
+        let left = if own.is_same_version(&version, mode) {
+            self.set_age(&mut state, VersionAge::Latest);
             None
         } else {
+            // Of two answers the older one may come last.
+            let is_older = version.ctime < own.ctime;
+            let age = if is_older { VersionAge::Unknown } else { VersionAge::Latest };
+            self.set_age(&mut state, age);
             let next = make();
             next.inherit_descriptors(&state.file);
             Some(std::mem::replace(&mut state.file, Arc::new(next)))

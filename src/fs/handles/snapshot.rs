@@ -219,7 +219,10 @@ impl Handles {
             let file = over.restore_file(ino, record, received);
             let gate = self.gate(ino);
             gate.pending_writes.forget_reads();
-            Arc::new(OpenInode::new(file, None, gate))
+            let inode = OpenInode::new(file, None, gate);
+            // The journal has the version of an open. It may have been written since.
+            inode.mark_unconfirmed();
+            Arc::new(inode)
         });
         let entry = OpenInodeEntry { inode: Arc::clone(&inode), handles: 0, direct_handles: 0 };
         self.inodes.lock().entry(ino).or_insert(entry).add_handles(cache_mode, 1);

@@ -139,7 +139,9 @@ impl Mutations {
             }
             let mode = self.tables.policy.mode;
             let make = |old: &OpenFile| {
-                self.tables.reader.new_open_file(path, old.version(), mode, old.credentials())
+                let reader = &self.tables.reader;
+                let renamed = reader.new_open_file(path, old.version(), mode, old.credentials());
+                if old.must_reopen() { renamed.reopening() } else { renamed }
             };
             self.tables.reader.retire_file(&inode.adopt_rename(make));
         }

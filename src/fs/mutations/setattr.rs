@@ -159,6 +159,12 @@ impl Mutations {
         let change = self.tables.next_change_seq();
         self.tables.inodes.lock().mark_changed(ino, change);
         let is_same_data = set.size.is_none() && set.mtime.is_none();
+        if answer.is_err()
+            && let Some(open) = self.tables.handles.find_inode(ino)
+        {
+            // It may still be made.
+            open.mark_unconfirmed();
+        }
         if let (Ok(attr), Some(open), true) =
             (&answer, self.tables.handles.find_inode(ino), is_same_data)
         {

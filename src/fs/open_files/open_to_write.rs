@@ -209,6 +209,7 @@ impl OpenFiles {
         let mut questions = 0;
         let retired = loop {
             let asked = self.tables.change_seq();
+            let kernel_attrs = inode.kernel_attrs();
             let once = self.calls.single_call(write, Lane::Metadata, &writer.credentials);
             let file = Arc::clone(&writer.file);
             let answer = self.calls.client.call_once(once, move |_| file.attr()).await;
@@ -217,11 +218,17 @@ impl OpenFiles {
             let mut inodes = self.tables.inodes.lock();
             let is_overtaken = !inodes.is_unchanged_since(ino, asked);
             let can_repeat = answer.is_ok() && questions < MAX_VERSION_QUESTIONS;
-            if is_overtaken && can_repeat && inode.is_last_writer(&writer) {
+            let is_open = || {
+                let open = self.tables.handles.find_inode(ino);
+                open.is_some_and(|open| Arc::ptr_eq(&open, &inode))
+            };
+            if is_overtaken && can_repeat && inode.is_last_writer(&writer) && is_open() {
                 continue;
             }
+            // Attributes that the kernel got meanwhile may be later, and it has them.
+            let is_latest = !is_overtaken && inode.kernel_attrs() == kernel_attrs;
             let age = match answer {
-                Ok(_) if !is_overtaken => VersionAge::Latest,
+                Ok(_) if is_latest => VersionAge::Latest,
                 _ => VersionAge::Unknown,
             };
             let path = inodes.path(ino);

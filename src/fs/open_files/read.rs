@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::param::page_size;
-
 use super::OpenFiles;
 use crate::backend::{Backend, SeekTo};
 use crate::fs::cache_mode::CacheMode;
@@ -119,16 +117,6 @@ pub struct ReadCaller<'a, R> {
     pub small_reads: Option<&'a SmallFileReads<R>>,
 }
 
-/// Whether the read is for bytes behind the end of the version that the handle reads: the file may
-/// have grown since. The kernel's page cache reads whole pages of the file that it knows, and cuts
-/// the file where a read ends early.
-fn is_past_end(range: ByteRange, file: &FileHandle, size: u64) -> bool {
-    match file.cache_mode() {
-        CacheMode::Kernel => range.end > size.next_multiple_of(page_size() as u64),
-        CacheMode::Direct => range.start >= size,
-    }
-}
-
 impl OpenFiles {
     /// Makes the slots for the small reads of a session.
     pub fn small_reads<R: ReadReply>(&self) -> SmallFileReads<R> {
@@ -162,17 +150,23 @@ impl OpenFiles {
                 return self.start_read_from_write_replica(read, writer, reply);
             }
         };
-        let is_past_end = is_past_end(range, &read.file, current.version().size);
+        let size = current.version().size;
         let is_direct = read.file.cache_mode() == CacheMode::Direct;
         let is_due = |ttl| read.file.inode.is_check_due(ttl, now);
+        // The file may have grown since. The kernel cuts it where a read ends early.
+        let is_past_end = range.end > size
+            && (read.file.inode.is_unconfirmed()
+                || range.start >= size && is_due(self.tables.policy.attribute_ttl));
         let files = Arc::clone(self);
-        if is_past_end && is_due(self.tables.policy.attribute_ttl) {
+        if is_past_end {
             read.attempt = ReadAttempt::Final;
             task::run(async move {
                 let look = read.attr_request(AttrSource::Path);
-                // If this fails, the read returns the error.
-                let _ = files.namespace.getattr_with_handle(look, Some(handle)).await;
-                files.attempt_read(read, CallerThread::MustQueue, reply);
+                match files.namespace.getattr_with_handle(look, Some(handle)).await {
+                    // It would end where the file may not end.
+                    Err(errno) if read.file.inode.is_unconfirmed() => reply.send(Err(errno)),
+                    _ => files.attempt_read(read, CallerThread::MustQueue, reply),
+                }
             });
         } else if is_direct && is_due(self.tables.policy.attribute_ttl.max(MIN_REVALIDATE_INTERVAL))
         {
@@ -181,7 +175,7 @@ impl OpenFiles {
                 let look = read.attr_request(AttrSource::PathOrTimeout);
                 if files.namespace.getattr_as(look).await.is_err() {
                     // Delays the next check, so reads do not wait for it again soon.
-                    read.file.inode.mark_checked();
+                    read.file.inode.delay_check();
                 }
                 files.attempt_read(read, CallerThread::MustQueue, reply);
             });

@@ -36,6 +36,7 @@ impl Tables {
         self.inodes.lock().record_kernel_attrs(ino, attr.version());
         let Some(open) = self.handles.find_inode(ino) else { return };
         open.gate.appends.lock().raise_kernel_end(attr.size);
+        open.count_kernel_attrs();
         let mode = self.policy.mode;
         let version = attr.version();
         let current = open.current();
@@ -48,7 +49,7 @@ impl Tables {
                 return;
             }
             if !inodes.is_unchanged_since(ino, asked) {
-                open.mark_unchecked();
+                open.mark_unconfirmed();
                 return;
             }
             let retired = open.adopt_version(version, mode, || {
