@@ -8,6 +8,10 @@ use crate::read::ReadError;
 pub struct Errno(i32);
 
 impl Errno {
+    /// The caller has no right to the object.
+    pub const ACCES: Self = Self(rustix::io::Errno::ACCESS.raw_os_error());
+    /// The operation is not permitted.
+    pub const PERM: Self = Self(rustix::io::Errno::PERM.raw_os_error());
     /// The handle is not open, or is closed by now.
     pub const BADF: Self = Self(rustix::io::Errno::BADF.raw_os_error());
     /// The inode has no known name any more.

@@ -123,6 +123,7 @@ impl Fs {
             replicas: &self.calls.replicas,
             mode: self.tables.policy.mode,
             write_replica,
+            is_immutable: self.tables.policy.immutable,
         };
         self.tables.handles.restore(&mut snapshot, &over, &mut received)?;
         self.tables.inodes.replace(inodes);

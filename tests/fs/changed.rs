@@ -236,6 +236,7 @@ fn a_read_past_an_end_that_cannot_be_confirmed_fails() {
         held.script.add(FaultRule::always(FaultOp::Metadata, failing));
         // The replica does not answer for the version.
         held.close(&writer, 0);
+        held.script.add(FaultRule::always(FaultOp::Open, failing));
         let read = || ask_read(&held.fs, held.reader.handle, ByteRange::at(4, 100));
         assert_eq!(read(), Err(Errno::IO), "{cache:?}: not the end of the file");
         assert_eq!(read(), Err(Errno::IO), "{cache:?}: nor the next time");

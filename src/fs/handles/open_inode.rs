@@ -200,6 +200,13 @@ impl OpenInode {
         self.set_age(&mut self.state.lock(), VersionAge::Unknown);
     }
 
+    /// Another daemon has left this version, and it may have been written since. A read past its end
+    /// looks it up; others need not.
+    pub(super) fn mark_left_by_another(&self) {
+        let _state = self.state.lock();
+        self.is_unconfirmed.store(true, Ordering::Release);
+    }
+
     /// Whether the current version may be out of date. Without a reason to believe that, a version
     /// is trusted for some time.
     pub(in crate::fs) fn is_unconfirmed(&self) -> bool {
@@ -258,8 +265,8 @@ impl OpenInode {
             self.set_age(&mut state, VersionAge::Latest);
             None
         } else {
-            // Of two answers the older one may come last.
-            let is_older = version.ctime < own.ctime;
+            // Of two answers the older one may come last. Copies have times of their own.
+            let is_older = mode == VolumeMode::Shared && version.ctime <= own.ctime;
             let age = if is_older { VersionAge::Unknown } else { VersionAge::Latest };
             self.set_age(&mut state, age);
             let next = make();

@@ -31,6 +31,7 @@ pub(in crate::fs) struct HandlesRestore<'a> {
     pub(in crate::fs) replicas: &'a Replicas,
     pub(in crate::fs) mode: VolumeMode,
     pub(in crate::fs) write_replica: Option<ReplicaId>,
+    pub(in crate::fs) is_immutable: bool,
 }
 
 fn version_record(file: &OpenFile) -> VersionRecord {
@@ -220,8 +221,9 @@ impl Handles {
             let gate = self.gate(ino);
             gate.pending_writes.forget_reads();
             let inode = OpenInode::new(file, None, gate);
-            // The journal has the version of an open. It may have been written since.
-            inode.mark_unconfirmed();
+            if !over.is_immutable {
+                inode.mark_left_by_another();
+            }
             Arc::new(inode)
         });
         let entry = OpenInodeEntry { inode: Arc::clone(&inode), handles: 0, direct_handles: 0 };

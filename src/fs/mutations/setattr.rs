@@ -159,7 +159,8 @@ impl Mutations {
         let change = self.tables.next_change_seq();
         self.tables.inodes.lock().mark_changed(ino, change);
         let is_same_data = set.size.is_none() && set.mtime.is_none();
-        if answer.is_err()
+        if set.size.is_some()
+            && answer.as_ref().is_err_and(|error| !error.is_refusal())
             && let Some(open) = self.tables.handles.find_inode(ino)
         {
             // It may still be made.

@@ -214,7 +214,7 @@ impl Namespace {
             Err(error @ BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)) => {
                 error.into()
             }
-            Err(error) if error.prevents_lookups() && source == AttrSource::Path => {
+            Err(error) if error.prevents_lookups() && source != AttrSource::PathOrTimeout => {
                 let attr = self.getattr_by_descriptor(ino, since).await;
                 return attr.map(Some).ok_or(error.into());
             }

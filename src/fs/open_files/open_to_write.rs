@@ -204,7 +204,7 @@ impl OpenFiles {
         let Ok(write) = self.tables.write_policy() else { return };
         self.tables.record_inode_change(ino);
         // A request that removes the file waits until it is closed.
-        let _closing = inode.gate.start_operation();
+        let closing = inode.gate.start_operation();
         let mode = self.tables.policy.mode;
         let mut questions = 0;
         let retired = loop {
@@ -226,7 +226,9 @@ impl OpenFiles {
                 continue;
             }
             // Attributes that the kernel got meanwhile may be later, and it has them.
-            let is_latest = !is_overtaken && inode.kernel_attrs() == kernel_attrs;
+            let is_latest = !is_overtaken && inode.kernel_attrs() == kernel_attrs
+                // A change that was given up may still be made.
+                && closing.is_some();
             let age = match answer {
                 Ok(_) if is_latest => VersionAge::Latest,
                 _ => VersionAge::Unknown,

@@ -153,20 +153,17 @@ impl OpenFiles {
         let size = current.version().size;
         let is_direct = read.file.cache_mode() == CacheMode::Direct;
         let is_due = |ttl| read.file.inode.is_check_due(ttl, now);
-        // The file may have grown since. The kernel cuts it where a read ends early.
-        let is_past_end = range.end > size
-            && (read.file.inode.is_unconfirmed()
-                || range.start >= size && is_due(self.tables.policy.attribute_ttl));
         let files = Arc::clone(self);
-        if is_past_end {
+        if range.end > size && read.file.inode.is_unconfirmed() {
+            self.start_read_past_unconfirmed_end(read, handle, reply);
+        } else if range.start >= size && is_due(self.tables.policy.attribute_ttl) {
+            // The file may have grown since.
             read.attempt = ReadAttempt::Final;
             task::run(async move {
                 let look = read.attr_request(AttrSource::Path);
-                match files.namespace.getattr_with_handle(look, Some(handle)).await {
-                    // It would end where the file may not end.
-                    Err(errno) if read.file.inode.is_unconfirmed() => reply.send(Err(errno)),
-                    _ => files.attempt_read(read, CallerThread::MustQueue, reply),
-                }
+                // If this fails, the read returns the error.
+                let _ = files.namespace.getattr_with_handle(look, Some(handle)).await;
+                files.attempt_read(read, CallerThread::MustQueue, reply);
             });
         } else if is_direct && is_due(self.tables.policy.attribute_ttl.max(MIN_REVALIDATE_INTERVAL))
         {
@@ -186,6 +183,35 @@ impl OpenFiles {
             };
             self.attempt_read(read, thread, reply);
         }
+    }
+
+    /// Reads past an end that may not be the file's: the kernel cuts the file where a read ends
+    /// early. First a replica's server is asked for the version. If the version is still uncertain,
+    /// the write replica is read. The read fails if no replica tells the version.
+    fn start_read_past_unconfirmed_end<R: ReadReply>(
+        self: &Arc<Self>,
+        mut read: FileRead,
+        handle: HandleId,
+        reply: R,
+    ) {
+        let files = Arc::clone(self);
+        read.attempt = ReadAttempt::Retry;
+        task::run(async move {
+            let look = read.attr_request(AttrSource::Reopen);
+            let answer = files.namespace.getattr_with_handle(look, Some(handle)).await;
+            let inode = &read.file.inode;
+            let is_uncertain = inode.is_unconfirmed() && !inode.has_writers();
+            match answer {
+                // The caller may read the file, and not look it up.
+                Err(errno) if is_uncertain && !matches!(errno, Errno::ACCES | Errno::PERM) => {
+                    reply.send(Err(errno));
+                }
+                Ok(_) if is_uncertain && files.tables.can_write() => {
+                    files.start_read_from_write_replica(read, None, reply);
+                }
+                _ => files.attempt_read(read, CallerThread::MustQueue, reply),
+            }
+        });
     }
 
     /// From the second attempt on, a replica's thread calls this, which has other work.
