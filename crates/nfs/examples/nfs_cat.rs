@@ -48,6 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         reserved_port: true,
         is_patient: false,
         silence: Target::SILENCE,
+        max_backoff: Target::MAX_BACKOFF,
     };
     let limits = TreeLimits { operation: TIMEOUT, listing: TIMEOUT, directories: TIMEOUT };
     let tree = Tree::new(Client::new(target)?, mounted.root, limits);

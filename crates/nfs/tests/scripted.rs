@@ -81,6 +81,7 @@ fn client(address: SocketAddr) -> Client {
         reserved_port: false,
         is_patient: true,
         silence: Target::SILENCE,
+        max_backoff: Target::MAX_BACKOFF,
     };
     Client::new(target).unwrap()
 }

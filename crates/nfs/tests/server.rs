@@ -52,6 +52,7 @@ impl Rig {
             reserved_port: false,
             is_patient: true,
             silence: Target::SILENCE,
+            max_backoff: Target::MAX_BACKOFF,
         };
         let limits = TreeLimits { operation: LONG, listing: LONG, directories: LONG };
         let tree = Tree::new(Client::new(target).unwrap(), mounted.root, limits);

@@ -336,6 +336,7 @@ fn target(address: SocketAddr, reserved_port: bool) -> Target {
         reserved_port,
         is_patient: false,
         silence: Target::SILENCE,
+        max_backoff: Target::MAX_BACKOFF,
     }
 }
 

@@ -88,6 +88,8 @@ impl Connection {
         let state = &mut *state;
         state.socket = Some(socket);
         state.unsent = state.calls.keys().copied().collect();
+        let now = Instant::now();
+        state.calls.values_mut().for_each(|call| call.entered = now);
         let resent = state.calls.values().filter(|call| call.losses.any()).count();
         self.counters.connected.fetch_add(1, Ordering::Relaxed);
         self.counters.resent.fetch_add(resent as u64, Ordering::Relaxed);

@@ -150,7 +150,7 @@ impl Losses {
 /// *Invariant:* it completes once. One that is dropped completes with [`RpcError::Stopped`].
 pub(crate) struct PendingCall {
     pub(super) xid: u32,
-    /// When it was given to its present connection.
+    /// When its present connection got it, or was made.
     pub(super) entered: Instant,
     pub(super) deadline: Instant,
     /// As it is sent.

@@ -30,11 +30,17 @@ pub struct Target {
     /// A connection on which calls wait and nothing useful has come for this long is replaced: the
     /// server may have forgotten it. [`Target::SILENCE`] suits servers on any network.
     pub silence: Duration,
+    /// The longest wait between two attempts to connect. [`Target::MAX_BACKOFF`] is for servers
+    /// that others use, too.
+    pub max_backoff: Duration,
 }
 
 impl Target {
     /// Above the time in which a busy server replies, and below the deadlines of readers.
     pub const SILENCE: Duration = Duration::from_secs(15);
+
+    /// A server that has restarted gets all of its clients within this time.
+    pub const MAX_BACKOFF: Duration = Duration::from_secs(5);
 }
 
 /// What callers and the thread share.

@@ -29,7 +29,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The wait before the second attempt to connect; each later one takes twice as long.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 /// A part of a reply is useful from this size on: a server that sends a byte a second is silent.
 const USEFUL_BYTES: usize = 64 << 10;
@@ -259,10 +258,11 @@ impl Worker {
     fn back_off(&mut self, index: usize, address: SocketAddr, error: io::Error, now: Instant) {
         tracing::debug!(%address, %error, "no connection");
         *self.shared.last_failure.lock() = Some(ConnectFailure { address, error: Arc::new(error) });
+        let most = self.shared.target.max_backoff;
         let link = &mut self.links[index];
         link.failures += 1;
         link.refused += 1;
-        link.state = LinkState::Down { retry_at: now + backoff(link.failures) };
+        link.state = LinkState::Down { retry_at: now + backoff(link.failures, most) };
         let target = &self.shared.target;
         if !target.is_patient && link.refused >= target.addresses.len() {
             let calls = self.shared.connections[index].close();
@@ -319,7 +319,11 @@ impl Worker {
     fn lose(&mut self, index: usize, loss: Loss, now: Instant) {
         let link = &mut self.links[index];
         // The first time at once: the server may have closed an idle connection.
-        let wait = if link.failures == 0 { Duration::ZERO } else { backoff(link.failures) };
+        let wait = if link.failures == 0 {
+            Duration::ZERO
+        } else {
+            backoff(link.failures, self.shared.target.max_backoff)
+        };
         link.failures += 1;
         let state = LinkState::Down { retry_at: now + wait };
         let LinkState::Up(up) = std::mem::replace(&mut link.state, state) else { return };
@@ -395,8 +399,8 @@ impl Drop for Worker {
 
 /// The wait after this many failures: each time twice as long, with a random part, so that many
 /// clients of a restarted server do not connect at the same time.
-fn backoff(failures: u32) -> Duration {
-    let most = MAX_BACKOFF.min(FIRST_BACKOFF * 2u32.pow(failures.saturating_sub(1).min(10)));
+fn backoff(failures: u32, most: Duration) -> Duration {
+    let most = most.min(FIRST_BACKOFF * 2u32.pow(failures.saturating_sub(1).min(10)));
     let random = RandomState::new().hash_one(failures) % 1024;
     most / 2 + most.mul_f64(random as f64 / 2048.0)
 }

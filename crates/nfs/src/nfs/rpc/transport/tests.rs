@@ -76,6 +76,7 @@ fn target(address: SocketAddr, connections: usize) -> Target {
         reserved_port: false,
         is_patient: true,
         silence: Target::SILENCE,
+        max_backoff: Target::MAX_BACKOFF,
     }
 }
 
@@ -299,7 +300,8 @@ fn a_connection_that_swallows_calls_is_replaced() {
         0 => swallowing.push(peer),
         _ => reply_at_once(peer),
     });
-    let transport = server.connect(1);
+    // Long before its silence is noticed.
+    let transport = server.connect_with(1, LONG);
     let time = Duration::from_millis(1500);
     assert!(matches!(start(&transport, 4, time).recv().unwrap(), Err(RpcError::Late)));
     assert_eq!(start(&transport, 4, LONG).recv().unwrap().unwrap(), b"data");
@@ -329,7 +331,8 @@ fn a_call_that_ends_each_connection_is_given_up() {
             }
         });
     });
-    let target = Target { is_patient: false, ..target(server.address, 3) };
+    let max_backoff = Duration::from_millis(100);
+    let target = Target { is_patient: false, max_backoff, ..target(server.address, 3) };
     let transport = Transport::start(target).unwrap();
     let poison = start(&transport, 2000, LONG);
     let poison = loop {
