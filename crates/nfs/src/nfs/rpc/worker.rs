@@ -281,7 +281,7 @@ impl Worker {
             },
             LinkState::Up(mut up) => {
                 let connection = &self.shared.connections[index];
-                let transferred = up.transfer(connection, events, now);
+                let transferred = up.transfer(connection, events);
                 let lives = now.saturating_duration_since(up.since) >= MIN_LIFE;
                 if lives && transferred.as_ref().is_ok_and(|replies| *replies > 0) {
                     link.failures = 0;
@@ -343,12 +343,7 @@ impl Worker {
 
 impl UpLink {
     /// Receives and sends what the socket has and takes. Returns the number of replies.
-    fn transfer(
-        &mut self,
-        connection: &Connection,
-        events: PollFlags,
-        now: Instant,
-    ) -> io::Result<u64> {
+    fn transfer(&mut self, connection: &Connection, events: PollFlags) -> io::Result<u64> {
         let mut replies = connection.replies();
         let mut received = 0;
         let mut result = Ok(());
@@ -368,6 +363,8 @@ impl UpLink {
         self.unheard += received;
         // A late reply shows that the server gets calls, too.
         if replies.completed + replies.discarded > 0 || self.unheard >= USEFUL_BYTES {
+            // Not when the turn began: a call may have come in between.
+            let now = Instant::now();
             self.useful_at = now;
             self.heard_at = now;
             self.unheard = 0;
