@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,17 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Answer = Receiver<(Box<dyn ReadBuffer>, Result<ReadEnd, NfsError>)>;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nfs_cat: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let address: NfsAddress = arguments.next().ok_or("nfs://SERVER/EXPORT is missing")?.parse()?;
     let path = arguments.next().ok_or("the path of a file is missing")?;

@@ -1,4 +1,4 @@
-//! The client for NFSv3 servers that fanfs is to read replicas with that are no mounts. The program
+//! A client for NFSv3 servers, with which fanfs will read replicas that are not mounted. The program
 //! does not use it yet.
 
 pub mod nfs;

@@ -37,8 +37,8 @@ pub(super) struct SignalForwarder {
 }
 
 impl SignalForwarder {
-    /// Starts a thread that waits for the signals. From its return on, they no longer end this
-    /// process, and its daemon alone would serve the mount.
+    /// Starts a thread that waits for the signals. From its return on they no longer end this
+    /// process: its daemon would serve the mount without a keeper.
     ///
     /// # Errors
     /// If the process has no free threads or descriptors.

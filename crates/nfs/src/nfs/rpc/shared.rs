@@ -24,8 +24,9 @@ pub struct Target {
     /// Whether to connect from a source port below 1024, where this process may.
     pub reserved_port: bool,
     /// Whether calls wait until their deadline for a server that refuses connections, as one does
-    /// that restarts. Otherwise they fail when each address was tried. Of a server that ends
-    /// connections instead of replying, calls fail after some.
+    /// that restarts. Otherwise they fail when each address was tried. If the server ends the
+    /// connections instead of replying, a call fails after a few of them, but that of a patient
+    /// caller not before a server could have restarted.
     pub is_patient: bool,
     /// A connection on which calls wait and nothing useful has come for this long is replaced: the
     /// server may have forgotten it. [`Target::SILENCE`] suits servers on any network.
@@ -39,7 +40,7 @@ impl Target {
     /// Above the time in which a busy server replies, and below the deadlines of readers.
     pub const SILENCE: Duration = Duration::from_secs(15);
 
-    /// A server that has restarted gets all of its clients within this time.
+    /// All clients of a server that has restarted are back within this time.
     pub const MAX_BACKOFF: Duration = Duration::from_secs(5);
 }
 

@@ -188,7 +188,7 @@ impl Worker {
     }
 
     /// Ends the calls whose deadline has passed. Gives the connection up if nothing useful has come
-    /// since one of them was submitted, so that it does not attract the next calls.
+    /// since it got one of them, so that it does not attract the next calls.
     fn end_late_calls(&mut self, index: usize, now: Instant) {
         let connection = &self.shared.connections[index];
         let mut late = connection.take_expired(now);
