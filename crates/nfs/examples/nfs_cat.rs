@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -17,7 +18,7 @@ use fanfs_nfs::nfs::{
     Target, Tree, TreeLimits,
 };
 
-const BLOCK: usize = 1 << 20;
+const BLOCK: NonZeroUsize = NonZeroUsize::new(1 << 20).unwrap();
 const IN_FLIGHT: usize = 8;
 const CONNECTIONS: usize = 2;
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -61,7 +62,8 @@ fn run() -> Result<(), Box<dyn Error>> {
         silence: Target::SILENCE,
         max_backoff: Target::MAX_BACKOFF,
     };
-    let limits = TreeLimits { operation: TIMEOUT, listing: TIMEOUT, directories: TIMEOUT };
+    let limits =
+        TreeLimits { operation: TIMEOUT, listing: TIMEOUT, directories: TIMEOUT, read: BLOCK };
     let tree = Tree::new(Client::new(target)?, mounted.root, limits);
     let file = tree.look_up(&me, Path::new(&path))?;
     let begun = Instant::now();
@@ -77,7 +79,7 @@ fn copy(tree: &Tree, me: &Identity, file: FileHandle, size: u64) -> Result<u64, 
     let mut output = io::stdout().lock();
     let mut reads: VecDeque<Answer> = VecDeque::new();
     let mut free: Vec<Box<dyn ReadBuffer>> =
-        (0..IN_FLIGHT).map(|_| Box::new(vec![0u8; BLOCK]) as _).collect();
+        (0..IN_FLIGHT).map(|_| Box::new(vec![0u8; BLOCK.get()]) as _).collect();
     let mut asked = 0;
     let mut written = 0;
     while written < size {
@@ -89,13 +91,13 @@ fn copy(tree: &Tree, me: &Identity, file: FileHandle, size: u64) -> Result<u64, 
                 let _ = sender.send((buffer, end));
             });
             reads.push_back(answer);
-            asked += BLOCK as u64;
+            asked += BLOCK.get() as u64;
         }
         let Some(answer) = reads.pop_front() else { break };
         let (mut buffer, end) = answer.recv()?;
         let mut filled = end?.bytes;
         // A server may send less than a block before the end of the file.
-        let wanted = (size - written).min(BLOCK as u64) as usize;
+        let wanted = (size - written).min(BLOCK.get() as u64) as usize;
         while filled < wanted {
             let room = &mut buffer.bytes()[filled..wanted];
             filled += tree.read(me, file, written + filled as u64, room)?.bytes;

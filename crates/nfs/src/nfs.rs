@@ -25,4 +25,4 @@ pub use mount::{
     DEFAULT_MOUNT_PORT, DEFAULT_NFS_PORT, Export, MountError, MountRequest, MountedExport, Ports,
 };
 pub use rpc::{ConnectionCounters, Identity, ReadBuffer, Refusal, RpcError, Target};
-pub use tree::{Tree, TreeLimits};
+pub use tree::{FoundDirectory, ListedName, Tree, TreeLimits};

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use rustix::io::Errno;
 
 const LONG: Duration = Duration::from_secs(60);
+const READ_SIZE: NonZeroUsize = NonZeroUsize::new(1 << 20).unwrap();
 
 /// A call that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +38,8 @@ struct Rig {
 
 impl Rig {
     fn new(script: impl Fn(Call, &mut &[u8]) -> Reply + Send + Sync + 'static) -> Self {
-        let limits = TreeLimits { operation: LONG, listing: LONG, directories: LONG };
+        let limits =
+            TreeLimits { operation: LONG, listing: LONG, directories: LONG, read: READ_SIZE };
         Self::with_limits(limits, script)
     }
 
@@ -69,7 +72,7 @@ impl Rig {
     }
 
     fn list(&self) -> Result<Vec<String>, Errno> {
-        let entries = self.tree.list(&user(1), handle(0)).map_err(|error| error.errno())?;
+        let entries = self.tree.list(&user(1), handle(0), &|| {}).map_err(|error| error.errno())?;
         Ok(entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect())
     }
 }
@@ -323,7 +326,7 @@ fn a_directory_that_always_changes_is_listed_once() {
 #[test]
 fn a_listing_without_an_end_ends_at_its_deadline() {
     let listing = Duration::from_millis(300);
-    let limits = TreeLimits { operation: LONG, listing, directories: LONG };
+    let limits = TreeLimits { operation: LONG, listing, directories: LONG, read: READ_SIZE };
     let rig = Rig::with_limits(limits, |call, _| {
         Reply::listing(7).name("again", 1 + call.earlier as u64).end(false)
     });
@@ -357,6 +360,36 @@ fn a_read_that_lies_fails() {
     let mut buffer = [0; 4];
     let end = rig.tree.read(&user(1), handle(9), 0, &mut buffer).unwrap();
     assert_eq!((end.bytes, end.is_end, &buffer), (4, false, b"true"));
+}
+
+#[test]
+fn a_read_in_pieces_ends_before_the_first_gap() {
+    let limits = TreeLimits {
+        operation: LONG,
+        listing: LONG,
+        directories: LONG,
+        read: NonZeroUsize::new(4).unwrap(),
+    };
+    // The second piece of four bytes is short, and so the third does not follow it.
+    let rig = Rig::with_limits(limits, |call, arguments| {
+        let mut arguments = &arguments[arguments.len() - 12..];
+        let (offset, _) = u64::unpack(&mut arguments).unwrap();
+        let data: &[u8] = match offset {
+            _ if call.uid == 2 && offset == 0 => return Reply::status(nfsstat3::NFS3ERR_IO),
+            _ if call.uid == 3 && offset > 0 => return Reply::status(nfsstat3::NFS3ERR_IO),
+            4 => b"56",
+            _ => b"1234",
+        };
+        let end = Reply::ok().with(&false).with(&(data.len() as u32));
+        end.with(&(offset == 8)).with(&Opaque::borrowed(data))
+    });
+    let mut buffer = [0; 12];
+    let end = rig.tree.read(&user(1), handle(9), 0, &mut buffer).unwrap();
+    assert_eq!((end.bytes, end.is_end, &buffer[..6]), (6, false, &b"123456"[..]));
+    let first_fails = rig.tree.read(&user(2), handle(9), 0, &mut buffer);
+    assert_eq!(first_fails.unwrap_err().errno(), Errno::IO);
+    let others_fail = rig.tree.read(&user(3), handle(9), 0, &mut buffer).unwrap();
+    assert_eq!((others_fail.bytes, others_fail.is_end), (4, false));
 }
 
 #[test]

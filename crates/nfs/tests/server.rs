@@ -1,6 +1,7 @@
 //! The client against another project's server, in this process.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use nfs3_server::tcp::{NFSTcp, NFSTcpListener};
 use tokio::runtime::Runtime;
 
 const LONG: Duration = Duration::from_secs(60);
+/// Less than most reads here.
+const READ_SIZE: NonZeroUsize = NonZeroUsize::new(50_000).unwrap();
 const FILE_LEN: usize = 3_000_001;
 const MANY: usize = 3000;
 
@@ -54,7 +57,8 @@ impl Rig {
             silence: Target::SILENCE,
             max_backoff: Target::MAX_BACKOFF,
         };
-        let limits = TreeLimits { operation: LONG, listing: LONG, directories: LONG };
+        let limits =
+            TreeLimits { operation: LONG, listing: LONG, directories: LONG, read: READ_SIZE };
         let tree = Tree::new(Client::new(target).unwrap(), mounted.root, limits);
         Self { tree, ports, me, _runtime: runtime }
     }
@@ -124,15 +128,16 @@ fn names_are_listed_once() {
     let names = |path: &str| {
         let dir = rig.tree.look_up(&rig.me, Path::new(path)).unwrap();
         assert_eq!(dir.attributes.kind, Kind::Directory);
-        let mut names: Vec<_> = rig.tree.list(&rig.me, dir.handle).unwrap();
+        let mut names: Vec<_> = rig.tree.list(&rig.me, dir.handle, &|| {}).unwrap();
         names.sort_by(|a, b| a.name.cmp(&b.name));
         names
     };
     let root = names("");
     let expected: [&[u8]; 4] = [b"dir", b"empty", b"large", b"many"];
     assert!(root.iter().map(|entry| &*entry.name).eq(expected));
-    let large = root[2].object.unwrap();
-    assert_eq!((large.attributes.size, large.attributes.number), (FILE_LEN as u64, root[2].number));
+    let large = rig.tree.look_up(&rig.me, Path::new("large")).unwrap().attributes;
+    assert_eq!((large.size, large.number), (FILE_LEN as u64, root[2].number));
+    assert_eq!((root[0].kind, root[2].kind), (Some(Kind::Directory), Some(Kind::Regular)));
     let many = names("many");
     assert_eq!(many.len(), MANY);
     assert!(many.windows(2).all(|pair| pair[0].name != pair[1].name));
@@ -149,8 +154,35 @@ fn paths_lead_down_only() {
         assert_eq!(rig.error(path), Errno::INVAL, "{path}");
     }
     let found = rig.tree.look_up(&rig.me, Path::new("dir/inner/small")).unwrap();
-    rig.tree.forget(Path::new("dir"));
+    rig.tree.forget(Path::new("dir/inner"));
     assert_eq!(rig.tree.look_up(&rig.me, Path::new("dir/inner/small")).unwrap(), found);
+    let dir = |path: &str| rig.tree.directory(rig.tree.caller(&rig.me), Path::new(path), true);
+    let inner = dir("dir/inner").unwrap();
+    assert_eq!(inner.dir, rig.tree.look_up(&rig.me, Path::new("dir/inner")).unwrap());
+    assert!(inner.is_known && !dir("").unwrap().is_known);
+    assert_eq!(dir("large").unwrap_err().errno(), Errno::NOTDIR);
+}
+
+#[test]
+fn several_names_are_looked_up_at_once() {
+    let rig = Rig::new(2);
+    let dir = rig.tree.look_up(&rig.me, Path::new("many")).unwrap().handle;
+    let names: Vec<String> = (0..200).map(|i| format!("a longer name {}", i * 2)).collect();
+    let mut asked: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    asked[70] = b"missing";
+    let found = rig.tree.client().look_up_all(rig.tree.caller(&rig.me), dir, &asked);
+    assert_eq!(found.len(), asked.len());
+    for (name, found) in asked.iter().zip(found) {
+        match found {
+            Ok(found) => {
+                let one = rig.tree.client().look_up(rig.tree.caller(&rig.me), dir, name);
+                assert_eq!(found, one.unwrap());
+            }
+            Err(error) => {
+                assert_eq!((*name, error.errno()), (&b"missing"[..], rustix::io::Errno::NOENT));
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use nfs3_types::nfs3::{ftype3, nfs_fh3};
 use nfs3_types::xdr_codec::{Opaque, Pack};
 
+use crate::nfs::rpc::{gid_inside, uid_inside};
 use crate::nfs::xdr::{DecodeError, Decoder, Result};
 
 /// The longest handle (`NFS3_FHSIZE`).
@@ -117,9 +118,9 @@ pub struct Attributes {
     pub permissions: u16,
     /// Number of hard links.
     pub links: u32,
-    /// Owner.
+    /// Owner, by the ids in this process's user namespace.
     pub uid: u32,
-    /// Group.
+    /// Group, likewise.
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
@@ -154,8 +155,8 @@ impl Attributes {
             kind: Kind::from_number(bytes.u32()?)?,
             permissions: (bytes.u32()? & 0o7777) as u16,
             links: bytes.u32()?,
-            uid: bytes.u32()?,
-            gid: bytes.u32()?,
+            uid: uid_inside(bytes.u32()?),
+            gid: gid_inside(bytes.u32()?),
             size: bytes.u64()?,
             used: bytes.u64()?,
             device: (bytes.u32()?, bytes.u32()?),

@@ -23,7 +23,8 @@ pub use read::ReadEnd;
 use crate::nfs::attributes::{Attributes, FileHandle};
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{
-    CallOptions, ConnectionCounters, Identity, Procedure, Target, Transport, decode_header,
+    CallOptions, ConnectionCounters, Identity, Procedure, RpcError, Target, Transport,
+    decode_header,
 };
 use crate::nfs::xdr::{self, Decoder};
 
@@ -32,6 +33,9 @@ const MAX_SMALL_REPLY: usize = 4 << 10;
 
 /// The longest target of a symbolic link (`PATH_MAX` of Linux).
 const MAX_LINK: usize = 4096;
+
+/// The most lookups in flight of one caller.
+const MAX_LOOKUPS: usize = 64;
 
 /// The first wait before a call is made again that the server could not execute yet
 /// (`NFS3ERR_JUKEBOX`, for example while data comes from a tape), and the longest.
@@ -118,6 +122,11 @@ impl Client {
         Ok(Self { transport: Transport::start(target)?, lists_names_only: AtomicBool::new(false) })
     }
 
+    /// Ends all calls, those in flight and those to come, with [`RpcError::Stopped`].
+    pub fn stop(&self) {
+        self.transport.stop();
+    }
+
     /// Counts of each connection.
     pub fn counters(&self) -> Vec<ConnectionCounters> {
         self.transport.counters()
@@ -157,14 +166,58 @@ impl Client {
         dir: FileHandle,
         name: &[u8],
     ) -> Result<Object, NfsError> {
-        let what = diropargs3 { dir: dir.to_xdr(), name: filename3::from(name) };
-        let arguments = LOOKUP3args { what };
-        let decode = |bytes: &mut Decoder<'_>| {
-            let handle = FileHandle::decode(bytes)?;
-            let attributes = Attributes::decode_optional(bytes)?;
-            Ok(FoundName { handle, attributes })
+        let arguments = lookup_arguments(dir, name);
+        let found =
+            self.ask(caller, NFS_PROGRAM::NFSPROC3_LOOKUP, &arguments, FoundName::decode)?;
+        self.complete(caller, found)
+    }
+
+    /// The objects with these names in a directory, in the order of the names. The calls do not
+    /// wait for each other.
+    pub fn look_up_all(
+        &self,
+        caller: Caller<'_>,
+        dir: FileHandle,
+        names: &[&[u8]],
+    ) -> Vec<Result<Object, NfsError>> {
+        names.chunks(MAX_LOOKUPS).flat_map(|names| self.look_up_some(caller, dir, names)).collect()
+    }
+
+    fn look_up_some(
+        &self,
+        caller: Caller<'_>,
+        dir: FileHandle,
+        names: &[&[u8]],
+    ) -> Vec<Result<Object, NfsError>> {
+        let procedure = procedure(NFS_PROGRAM::NFSPROC3_LOOKUP);
+        let options =
+            CallOptions { procedure, identity: Some(caller.identity), deadline: caller.deadline };
+        let (sender, receiver) = sync_channel(names.len());
+        for (index, name) in names.iter().enumerate() {
+            let sender = sender.clone();
+            let done = move |reply| drop(sender.send((index, reply)));
+            let arguments = lookup_arguments(dir, name);
+            self.transport.call(&options, &arguments, MAX_SMALL_REPLY, Box::new(done));
+        }
+        drop(sender);
+        let mut found: Vec<_> = names.iter().map(|_| Err(RpcError::Stopped.into())).collect();
+        for (index, reply) in receiver {
+            found[index] = reply.map_err(NfsError::from).and_then(|reply| {
+                decode_results(&reply, |bytes| {
+                    Status::check(bytes.u32()?)?;
+                    Ok(FoundName::decode(bytes)?)
+                })
+            });
+        }
+        let complete = |(name, found): (&&[u8], Result<FoundName, NfsError>)| match found {
+            Err(NfsError::Status(Status::JUKEBOX)) => self.look_up(caller, dir, name),
+            found => self.complete(caller, found?),
         };
-        let found = self.ask(caller, NFS_PROGRAM::NFSPROC3_LOOKUP, &arguments, decode)?;
+        names.iter().zip(found).map(complete).collect()
+    }
+
+    /// Asks for the attributes that the server left out.
+    fn complete(&self, caller: Caller<'_>, found: FoundName) -> Result<Object, NfsError> {
         let attributes = match found.attributes {
             Some(attributes) => attributes,
             None => self.attributes(caller, found.handle)?,
@@ -310,6 +363,17 @@ struct FoundName {
     attributes: Option<Attributes>,
 }
 
+impl FoundName {
+    fn decode(bytes: &mut Decoder<'_>) -> xdr::Result<Self> {
+        let handle = FileHandle::decode(bytes)?;
+        Ok(Self { handle, attributes: Attributes::decode_optional(bytes)? })
+    }
+}
+
+fn lookup_arguments(dir: FileHandle, name: &[u8]) -> LOOKUP3args<'_> {
+    LOOKUP3args { what: diropargs3 { dir: dir.to_xdr(), name: filename3::from(name) } }
+}
+
 /// A procedure, and the longest reply that it may have.
 struct Call {
     number: NFS_PROGRAM,
@@ -331,7 +395,7 @@ pub(crate) fn wait_for_reply(
     let done = move |reply| drop(sender.send(reply));
     transport.call(options, arguments, max, Box::new(done));
     // The transport completes every call; without its thread none would come.
-    Ok(receiver.recv().unwrap_or(Err(crate::nfs::RpcError::Stopped))?)
+    Ok(receiver.recv().unwrap_or(Err(RpcError::Stopped))?)
 }
 
 /// The results of a reply.
@@ -340,7 +404,7 @@ pub(crate) fn decode_results<T>(
     decode: impl FnOnce(&mut Decoder<'_>) -> Result<T, NfsError>,
 ) -> Result<T, NfsError> {
     let mut bytes = Decoder::new(reply);
-    decode_header(&mut bytes)?.map_err(crate::nfs::RpcError::from)?;
+    decode_header(&mut bytes)?.map_err(RpcError::from)?;
     decode(&mut bytes)
 }
 

@@ -4,7 +4,7 @@
 //! own thread, soon after the deadline at the latest. No other thread waits for a server: a dead
 //! one costs nothing but the calls that wait for their deadline.
 //!
-//! - [`call`] encodes a call, with AUTH_SYS credentials.
+//! - [`call`] encodes a call, with AUTH_SYS credentials, whose ids [`id_map`] translates.
 //! - [`reply`] decodes the header of a reply.
 //! - [`pending`] is a call that waits for its reply, and where the reply goes.
 //! - [`receiver`] takes a connection's bytes apart into replies. It does no I/O of its own.
@@ -18,6 +18,7 @@
 
 mod call;
 mod connection;
+mod id_map;
 mod pending;
 mod receiver;
 mod reply;
@@ -28,6 +29,7 @@ mod worker;
 
 pub use call::Identity;
 pub(crate) use call::Procedure;
+pub(crate) use id_map::{gid_inside, uid_inside};
 pub(crate) use pending::{DataHead, DataReply, DataTarget};
 pub use pending::{ReadBuffer, RpcError};
 pub use reply::Refusal;

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::nfs::attributes::{Attributes, FileHandle, Kind};
-use crate::nfs::client::{Caller, Client, DirEntry, Object, Position, ReadEnd};
+use crate::nfs::client::{Caller, Client, DirEntry, Object, Page, Position, ReadEnd};
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{Identity, RpcError};
 
@@ -30,15 +30,31 @@ const LISTING_ATTEMPTS: usize = 4;
 /// of 4 million names stay below.
 const MAX_LISTING: usize = 1 << 30;
 
+/// The most parts of a listing in a row that bring no new name.
+const MAX_STALE_PAGES: usize = 10_000;
+
 /// How long a tree waits, and trusts the handles that it knows.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeLimits {
     /// How long an operation may take, with all its calls.
     pub operation: Duration,
-    /// How long a listing may take.
+    /// How long a listing may take, with all its parts.
     pub listing: Duration,
     /// How long the handles of directories are kept.
     pub directories: Duration,
+    /// The longest read that one call makes. Longer ones are made by several calls at once.
+    pub read: NonZeroUsize,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedName {
+    /// The name: any bytes but `/` and NUL, neither `.` nor `..`.
+    pub name: Vec<u8>,
+    /// The number of its object, as the listing shows it.
+    pub number: u64,
+    /// The kind of its object, if the server sent it.
+    pub kind: Option<Kind>,
 }
 
 /// An export.
@@ -58,8 +74,17 @@ struct KnownPath {
 
 #[derive(Clone, Copy)]
 struct KnownDir {
-    handle: FileHandle,
+    dir: Object,
     until: Instant,
+}
+
+/// A directory that a path has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundDirectory {
+    /// The directory. If it was known, its attributes may have changed.
+    pub dir: Object,
+    /// Whether the whole way to it, or a part of it, is from an earlier operation.
+    pub is_known: bool,
 }
 
 impl Tree {
@@ -97,7 +122,7 @@ impl Tree {
         };
         let mut tries_known = true;
         loop {
-            let dir = self.directory(caller, parent, tries_known);
+            let dir = self.reach(caller, parent, tries_known);
             let was_known = dir.as_ref().map_or(tries_known, |dir| dir.is_known);
             let found =
                 dir.and_then(|dir| self.client.look_up(caller, dir.handle, name.as_bytes()));
@@ -114,29 +139,60 @@ impl Tree {
         }
     }
 
-    /// Forgets the handles of the directory at `path` and of those below it.
+    /// The directory at a path, as it was within the last [`TreeLimits::directories`]; if not
+    /// `tries_known`, as it is now.
+    ///
+    /// # Errors
+    /// As [`Tree::look_up`]. ESTALE if a directory that was known is gone.
+    pub fn directory(
+        &self,
+        caller: Caller<'_>,
+        path: &Path,
+        tries_known: bool,
+    ) -> Result<FoundDirectory, NfsError> {
+        check_path(path)?;
+        let ReachedDir { handle, attributes, is_known } = self.reach(caller, path, tries_known)?;
+        let attributes = match attributes {
+            Some(attributes) => attributes,
+            None => self.client.attributes(caller, handle)?,
+        };
+        Ok(FoundDirectory { dir: Object { handle, attributes }, is_known })
+    }
+
+    /// Forgets the handles of the directory at `path` and of those on the way to it.
     pub fn forget(&self, path: &Path) {
         let mut known = self.known.lock();
-        let below: Vec<_> = known
+        let way: Vec<_> = known
             .iter()
-            .filter(|(dir, _)| dir.path.starts_with(path))
+            .filter(|(dir, _)| path.starts_with(&dir.path))
             .map(|(dir, _)| KnownPath { identity: dir.identity.clone(), path: dir.path.clone() })
             .collect();
-        for dir in &below {
+        for dir in &way {
             known.pop(dir);
         }
     }
 
-    /// All names of a directory.
+    /// All names of a directory. Calls `progress` after each part.
     ///
     /// # Errors
     /// The server's; EIO if its listing does not end.
-    pub fn list(&self, identity: &Identity, dir: FileHandle) -> Result<Vec<DirEntry>, NfsError> {
-        let caller = Caller { identity, deadline: Instant::now() + self.limits.listing };
+    pub fn list(
+        &self,
+        identity: &Identity,
+        dir: FileHandle,
+        progress: &dyn Fn(),
+    ) -> Result<Vec<ListedName>, NfsError> {
+        let end = Instant::now() + self.limits.listing;
         let mut attempt = 1;
         loop {
             let is_last = attempt == LISTING_ATTEMPTS;
-            match self.try_list(caller, dir, is_last) {
+            let page = |position| {
+                let deadline = end.min(Instant::now() + self.limits.operation);
+                let page = self.client.list(Caller { identity, deadline }, dir, position)?;
+                progress();
+                Ok(page)
+            };
+            match list_pages(page, is_last) {
                 Err(NfsError::Status(Status::BAD_COOKIE)) if !is_last => attempt += 1,
                 answer => return answer,
             }
@@ -154,73 +210,37 @@ impl Tree {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<ReadEnd, NfsError> {
-        self.client.read(self.caller(identity), file, offset, buffer)
-    }
-
-    /// The last attempt accepts that the server begins again in between, as some do when the
-    /// directory changes: then names come twice.
-    fn try_list(
-        &self,
-        caller: Caller<'_>,
-        dir: FileHandle,
-        is_last: bool,
-    ) -> Result<Vec<DirEntry>, NfsError> {
-        let mut entries: Vec<DirEntry> = Vec::new();
-        let mut position = Position::START;
-        let mut passed = HashSet::new();
-        let mut names = HashSet::new();
-        let mut used = 0;
-        let mut stale_pages = 0;
-        loop {
-            let page = self.client.list(caller, dir, position)?;
-            let before = entries.len();
-            let is_new = |entry: &DirEntry| !is_last || names.insert(entry.name.clone());
-            entries.extend(page.entries.into_iter().filter(is_new));
-            let Some(next) = page.next else { return Ok(entries) };
-            let was_passed = !passed.insert(next.cookie());
-            if was_passed && !is_last {
-                // The server has begun again: the directory may have changed.
-                return Err(NfsError::Status(Status::BAD_COOKIE));
-            }
-            // A name that must not come twice is kept twice.
-            let copies = if is_last { 2 } else { 1 };
-            let size = |entry: &DirEntry| size_of::<DirEntry>() + entry.name.len() * copies;
-            used += entries[before..].iter().map(size).sum::<usize>();
-            stale_pages = if entries.len() == before { stale_pages + 1 } else { 0 };
-            // A listing that began again brings new names after the pages that are known.
-            if stale_pages > passed.len() || used > MAX_LISTING {
-                return Err(RpcError::Malformed("a listing that does not end").into());
-            }
-            position = if is_last { next.without_verifier() } else { next };
-        }
+        self.client.read(self.caller(identity), file, offset, buffer, self.limits.read)
     }
 
     /// The directory at a path that was checked.
-    fn directory(
+    fn reach(
         &self,
         caller: Caller<'_>,
         path: &Path,
         tries_known: bool,
-    ) -> Result<FoundDir, NfsError> {
+    ) -> Result<ReachedDir, NfsError> {
         let now = Instant::now();
         let known = |dir: &Path| match tries_known {
             true => self.known_directory(caller.identity, dir, now),
             false => None,
         };
-        let nearest = path.ancestors().find_map(|dir| Some(Nearest { dir, handle: known(dir)? }));
+        let nearest = path.ancestors().find_map(|at| Some(Nearest { at, dir: known(at)? }));
         let is_known = nearest.is_some();
-        let Nearest { dir: reached, mut handle } =
-            nearest.unwrap_or(Nearest { dir: Path::new(""), handle: self.root });
+        let mut dir = nearest.as_ref().map(|nearest| nearest.dir);
+        let reached = nearest.map_or(Path::new(""), |nearest| nearest.at);
         let rest = path.strip_prefix(reached).unwrap_or(path);
         let mut reached = reached.to_owned();
         for name in rest {
+            let handle = dir.map_or(self.root, |dir| dir.handle);
             let found = self.client.look_up(caller, handle, name.as_bytes())?;
             check_directory(&found.attributes)?;
-            handle = found.handle;
+            dir = Some(found);
             reached.push(name);
             self.learn(caller.identity, &reached, Some(&found));
         }
-        Ok(FoundDir { handle, is_known })
+        let handle = dir.map_or(self.root, |dir| dir.handle);
+        Ok(ReachedDir { handle, attributes: dir.map(|dir| dir.attributes), is_known })
     }
 
     /// Keeps what a path has led to, if that is a directory, and nothing else.
@@ -228,9 +248,9 @@ impl Tree {
         let dir = KnownPath { identity: identity.clone(), path: path.to_owned() };
         let mut known = self.known.lock();
         match found.filter(|found| found.attributes.kind == Kind::Directory) {
-            Some(Object { handle, .. }) => {
+            Some(found) => {
                 let until = Instant::now() + self.limits.directories;
-                known.put(dir, KnownDir { handle: *handle, until });
+                known.put(dir, KnownDir { dir: *found, until });
             }
             None => {
                 known.pop(&dir);
@@ -238,28 +258,68 @@ impl Tree {
         }
     }
 
-    fn known_directory(
-        &self,
-        identity: &Identity,
-        path: &Path,
-        now: Instant,
-    ) -> Option<FileHandle> {
+    fn known_directory(&self, identity: &Identity, path: &Path, now: Instant) -> Option<Object> {
         let dir = KnownPath { identity: identity.clone(), path: path.to_owned() };
         let found = self.known.lock().get(&dir).copied()?;
-        (now < found.until).then_some(found.handle)
+        (now < found.until).then_some(found.dir)
+    }
+}
+
+/// Lists a directory page by page. The last attempt accepts that the server begins again in
+/// between, as some do when the directory changes: then names come twice.
+fn list_pages(
+    page_at: impl Fn(Position) -> Result<Page, NfsError>,
+    is_last: bool,
+) -> Result<Vec<ListedName>, NfsError> {
+    let mut entries: Vec<ListedName> = Vec::new();
+    let mut position = Position::START;
+    let mut passed = HashSet::new();
+    let mut names = HashSet::new();
+    let mut used = 0;
+    let mut stale_pages = 0;
+    loop {
+        let page = page_at(position)?;
+        let before = entries.len();
+        let is_new = |entry: &DirEntry| !is_last || names.insert(entry.name.clone());
+        entries.extend(page.entries.into_iter().filter(is_new).map(ListedName::from));
+        let Some(next) = page.next else { return Ok(entries) };
+        let was_passed = !passed.insert(next.cookie());
+        if was_passed && !is_last {
+            // The server has begun again: the directory may have changed.
+            return Err(NfsError::Status(Status::BAD_COOKIE));
+        }
+        // A name that must not come twice is kept twice.
+        let copies = if is_last { 2 } else { 1 };
+        let size = |entry: &ListedName| size_of::<ListedName>() + entry.name.len() * copies;
+        used += entries[before..].iter().map(size).sum::<usize>();
+        stale_pages = if entries.len() == before { stale_pages + 1 } else { 0 };
+        // A listing that began again brings new names after the pages that are known.
+        if stale_pages > MAX_STALE_PAGES || used > MAX_LISTING {
+            return Err(RpcError::Malformed("a listing that does not end").into());
+        }
+        position = if is_last { next.without_verifier() } else { next };
+    }
+}
+
+impl From<DirEntry> for ListedName {
+    fn from(entry: DirEntry) -> Self {
+        let DirEntry { name, number, object } = entry;
+        Self { name, number, kind: object.map(|object| object.attributes.kind) }
     }
 }
 
 /// A directory, and whether its handle is from an earlier operation.
-struct FoundDir {
+struct ReachedDir {
     handle: FileHandle,
+    /// `None` of the root.
+    attributes: Option<Attributes>,
     is_known: bool,
 }
 
 /// The nearest directory on the way to a path whose handle is known.
 struct Nearest<'a> {
-    dir: &'a Path,
-    handle: FileHandle,
+    at: &'a Path,
+    dir: Object,
 }
 
 /// A path that leads down from the root.

@@ -1,6 +1,8 @@
 //! READ: the data goes into the caller's buffer.
 
-use std::sync::mpsc::sync_channel;
+use std::marker::PhantomData;
+use std::num::NonZeroUsize;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use nfs3_types::nfs3::NFS_PROGRAM;
 use nfs3_types::xdr_codec::{self, Pack};
@@ -51,27 +53,102 @@ impl Client {
         self.transport.call_for_data(&options, &arguments, target);
     }
 
-    /// Reads a file from `offset` into `buffer`.
+    /// Reads a file from `offset` into `buffer`, in calls for up to `piece` bytes each, all of which
+    /// are made at once.
     ///
     /// # Errors
-    /// The server's status, or why there was no reply in time.
+    /// The server's status, or why there was no reply in time. If only later pieces fail, the result
+    /// ends before them.
     pub fn read(
         &self,
         caller: Caller<'_>,
         file: FileHandle,
         offset: u64,
         buffer: &mut [u8],
+        piece: NonZeroUsize,
     ) -> std::result::Result<ReadEnd, NfsError> {
         repeat_while_jukebox(caller.deadline, || {
-            let (sender, receiver) = sync_channel(1);
-            let lent = LentBuffer { start: buffer.as_mut_ptr(), len: buffer.len() };
-            self.submit_read(caller, file, offset, Box::new(lent), move |lent, end| {
-                drop(lent);
-                let _ = sender.send(end);
-            });
-            // Without an answer the transport has dropped the call, and the buffer with it.
-            receiver.recv().unwrap_or(Err(NfsError::Rpc(RpcError::Stopped)))
+            let pieces = buffer.len().div_ceil(piece.get());
+            let (sender, receiver) = sync_channel(pieces);
+            let mut reads = LentReads { receiver, left: 0, _buffer: PhantomData };
+            // Dropped before `reads`, which waits for the last of its clones.
+            let sender = sender;
+            let mut at = offset;
+            for (index, part) in buffer.chunks_mut(piece.get()).enumerate() {
+                let len = part.len() as u64;
+                let lent = LentBuffer { start: part.as_mut_ptr(), len: part.len() };
+                let sender = sender.clone();
+                reads.left += 1;
+                self.submit_read(caller, file, at, Box::new(lent), move |lent, end| {
+                    drop(lent);
+                    let _ = sender.send(PieceEnd { index, end });
+                });
+                at = at.saturating_add(len);
+            }
+            drop(sender);
+            let mut ends = vec![Err(NfsError::Rpc(RpcError::Stopped)); pieces];
+            while let Some(PieceEnd { index, end }) = reads.next_end() {
+                ends[index] = end;
+            }
+            join_pieces(ends, piece.get())
         })
+    }
+}
+
+/// The end of one of several reads.
+struct PieceEnd {
+    index: usize,
+    end: std::result::Result<ReadEnd, NfsError>,
+}
+
+/// What all pieces of a buffer together have read: up to the first that is not full.
+fn join_pieces(
+    ends: Vec<std::result::Result<ReadEnd, NfsError>>,
+    piece: usize,
+) -> std::result::Result<ReadEnd, NfsError> {
+    let mut all = ReadEnd { bytes: 0, is_end: false, attributes: None };
+    for (index, end) in ends.into_iter().enumerate() {
+        let end = match end {
+            Err(error) if index == 0 => return Err(error),
+            Err(_) => break,
+            Ok(end) => end,
+        };
+        all.bytes += end.bytes;
+        all.is_end = end.is_end;
+        all.attributes = end.attributes.or(all.attributes);
+        if end.is_end || end.bytes < piece {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// Reads into parts of a caller's buffer, which stays borrowed as long as one of them may be
+/// written.
+struct LentReads<'a> {
+    receiver: Receiver<PieceEnd>,
+    left: usize,
+    _buffer: PhantomData<&'a mut [u8]>,
+}
+
+impl LentReads<'_> {
+    /// Waits for the end of a read. `None` after the last one.
+    fn next_end(&mut self) -> Option<PieceEnd> {
+        self.left = self.left.checked_sub(1)?;
+        match self.receiver.recv() {
+            Ok(end) => Some(end),
+            // The transport has dropped all other calls, and the buffers with them.
+            Err(_) => {
+                self.left = 0;
+                None
+            }
+        }
+    }
+}
+
+impl Drop for LentReads<'_> {
+    fn drop(&mut self) {
+        while self.next_end().is_some() {}
     }
 }
 
@@ -82,8 +159,8 @@ struct LentBuffer {
 }
 
 // SAFETY: the bytes belong to the caller of `Client::read`, which borrows them mutably and waits
-// until the completion has dropped this value, or was itself dropped after it. So there is one user
-// at a time, on whatever thread.
+// (`LentReads`) until the completion has dropped this value, or was itself dropped after it. The
+// parts of a buffer do not overlap. So there is one user at a time, on whatever thread.
 unsafe impl Send for LentBuffer {}
 
 impl ReadBuffer for LentBuffer {

@@ -7,13 +7,16 @@ use nfs3_types::rpc::{
 };
 use nfs3_types::xdr_codec::{Opaque, Pack};
 
+use super::id_map::{gid_outside, uid_outside};
+
 /// The most supplementary groups that AUTH_SYS can carry (RFC 5531, appendix A).
 const MAX_GROUPS: usize = 16;
 
 /// The longest machine name that AUTH_SYS can carry.
 const MAX_MACHINE_NAME: usize = 255;
 
-/// The user on whose behalf a call is made (AUTH_SYS). The server decides their rights.
+/// The user on whose behalf a call is made (AUTH_SYS), by the ids in this process's user namespace.
+/// The server decides their rights.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// User.
@@ -78,9 +81,9 @@ fn credentials(identity: &Identity) -> opaque_auth<'static> {
     opaque_auth::auth_unix(&auth_unix {
         stamp: 0,
         machinename: Opaque::owned(MACHINE_NAME.clone()),
-        uid: *uid,
-        gid: *gid,
-        gids: groups.iter().copied().take(MAX_GROUPS).collect(),
+        uid: uid_outside(*uid),
+        gid: gid_outside(*gid),
+        gids: groups.iter().map(|group| gid_outside(*group)).take(MAX_GROUPS).collect(),
     })
 }
 

@@ -87,6 +87,11 @@ impl Transport {
         self.shared.submit(PendingCall::new(xid, record, options.deadline, target));
     }
 
+    /// Ends all calls, also those to come.
+    pub(crate) fn stop(&self) {
+        self.shared.stop();
+    }
+
     /// Counts of each connection.
     pub(crate) fn counters(&self) -> Vec<ConnectionCounters> {
         let count = |connection: &Connection| {
@@ -105,7 +110,7 @@ impl Transport {
 
 impl Drop for Transport {
     fn drop(&mut self) {
-        self.shared.stop();
+        self.stop();
     }
 }
 
