@@ -25,6 +25,8 @@ mod processes;
 mod readers;
 #[path = "nemesis/schedule.rs"]
 mod schedule;
+#[allow(dead_code, reason = "tests/program.rs needs more")]
+mod signals;
 // Writers of other lengths use its shortest block.
 #[path = "nemesis/second.rs"]
 mod second;

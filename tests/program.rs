@@ -9,3 +9,4 @@ mod machine;
 mod needs;
 #[path = "cli/room.rs"]
 mod room;
+mod signals;

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::table::Manager;
 use super::with_mounts;
 use super::world::{State, World};
+use crate::signals;
 
 /// Waits until the mount is not that of a dead daemon. The next daemon answers for its status
 /// before it replaces a mount that it cannot continue.
@@ -24,7 +25,7 @@ pub(crate) fn expect_replaced(world: &World) {
 /// Kills the daemon after removing its journal.
 pub(crate) fn kill_without_journal(world: &World) -> i64 {
     let pid = Pid::from_raw(world.daemon() as i32).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    signals::send(pid, Signal::STOP);
     let journals = fs::read_dir(world.path("run")).unwrap();
     let journals = journals.map(|entry| entry.unwrap().path());
     let journals: Vec<_> = journals

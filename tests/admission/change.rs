@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::bare::{expect_replaced, kill_without_journal};
 use super::with_mounts;
 use super::world::{State, World};
+use crate::signals;
 
 /// A volume with the write replica `n3`, which is a FUSE mount, and a file `old`.
 fn world() -> World {
@@ -239,7 +240,7 @@ impl Nested {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.stopped), signal).unwrap();
+        signals::send(Pid::from_child(&self.stopped), signal);
     }
 }
 

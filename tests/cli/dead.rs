@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::needs;
 use crate::room::Room;
+use crate::signals;
 
 fn said(output: &Output) -> String {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
@@ -449,7 +450,7 @@ fn a_daemon_that_dies_while_it_is_asked_is_reported() {
         let room = Room::new();
         room.expect(&["mount", "v.toml", "mnt"]);
         let daemon = room.first_process();
-        kill_process(daemon, Signal::STOP).unwrap();
+        signals::send(daemon, Signal::STOP);
         let mut asked = room.fanfs(args);
         let asked = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(500));

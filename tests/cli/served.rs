@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::machine::{attempts, timed};
 use crate::room::Room;
+use crate::signals;
 
 const SIZE: usize = 4 << 20;
 
@@ -52,7 +53,7 @@ impl Server {
     }
 
     pub(crate) fn send(&self, signal: Signal) {
-        kill_process(self.room.first_process(), signal).unwrap();
+        signals::send(self.room.first_process(), signal);
     }
 }
 
@@ -232,7 +233,7 @@ fn waiting_calls_fail_when_the_mount_ends() {
     thread::sleep(Duration::from_secs(2));
     // It has taken the request, and does not notice that its caller is killed.
     let middle = served_room.first_process();
-    kill_process(middle, Signal::STOP).unwrap();
+    signals::send(middle, Signal::STOP);
     kill_process(room.first_process(), Signal::TERM).unwrap();
     let answer = receive.recv_timeout(Duration::from_secs(60));
     kill_process(middle, Signal::CONT).unwrap();

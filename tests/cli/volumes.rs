@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::room::Room;
+use crate::signals;
 
 impl Room {
     /// As [`Room::volume`], but writable.
@@ -22,12 +23,6 @@ impl Room {
     /// Stops a daemon, and waits until none of its threads can take a request any more: a process
     /// whose request was taken cannot even be killed.
     pub(crate) fn stop(&self, daemon: rustix::process::Pid) {
-        rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
-        let tasks = format!("/proc/{}/task", daemon.as_raw_nonzero());
-        let is_stopped = |task: std::io::Result<fs::DirEntry>| {
-            let status = fs::read_to_string(task.unwrap().path().join("status"));
-            status.is_ok_and(|status| status.contains("State:\tT"))
-        };
-        self.eventually("the daemon is stopped", || fs::read_dir(&tasks).unwrap().all(is_stopped));
+        signals::send(daemon, rustix::process::Signal::STOP);
     }
 }

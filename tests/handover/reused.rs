@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{daemon, kernel_resends, kill, unmount, volume};
 use crate::needs;
 use crate::room::Room;
+use crate::signals;
 
 /// A volume over an ext4 of its own; it is unmounted with the room.
 struct Ext4 {
@@ -92,7 +93,7 @@ struct Stopped(Pid);
 
 impl Stopped {
     fn new(process: Pid) -> Self {
-        kill_process(process, Signal::STOP).unwrap();
+        signals::send(process, Signal::STOP);
         Self(process)
     }
 }

@@ -22,6 +22,7 @@ use tempfile::TempDir;
 use super::plan::{Failure, REPLICAS};
 use crate::content;
 use crate::schedule::Random;
+use crate::signals;
 use crate::world::{self, ATTEMPT, DEADLINE, Mounted, WRITE_DEADLINE, mounts_below};
 
 /// Every command of the program ends within this time, even if replicas hang: reload and
@@ -118,7 +119,7 @@ impl Server {
 
     fn signal(&self, signal: Signal) {
         if let Some(pid) = self.pid {
-            let _ = kill_process(pid, signal);
+            let _ = signals::try_send(pid, signal);
         }
     }
 }
