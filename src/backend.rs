@@ -1,7 +1,7 @@
 //! One replica's tree behind a trait, and the threads that call it.
 //!
 //! A [`Backend`] is one replica's tree: blocking calls on paths relative to its root.
-//! [`DirBackend`] is the real one, a mounted directory. Limits, faults and delays are decorators
+//! [`DirBackend`] is a mounted directory, [`NfsBackend`] an NFS server's export. Limits, faults and delays are decorators
 //! around another backend: [`RateLimited`], [`FaultInjector`]. Tests, benches and `fanfs demo`
 //! stack the same decorators as the daemon does.
 //!
@@ -29,6 +29,7 @@ mod inode_identity;
 mod lane;
 mod lazy_file;
 mod mutation;
+mod nfs_backend;
 mod object_ref;
 mod path_key;
 mod pool;
@@ -69,6 +70,7 @@ pub use mutation::{
     CreateMode, CreateOptions, FileMutation, Lock, LockKind, LockRequest, OpenAccess, SetAttr,
     SetTime, SyncMode, TreeMutation, WriteOpenOptions,
 };
+pub use nfs_backend::{NfsBackend, NfsTimes};
 pub use object_ref::ObjectRef;
 pub use path_key::PathKey;
 pub use pool::{JobOptions, Pool, PoolLimits, WRITE_THREAD_PREFIX, enter_call, report_progress};

@@ -33,8 +33,10 @@ mod scratch_mount;
 pub mod table;
 pub mod target_file;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::config::{Config, ReplicaConfig};
 
 pub use plan::{Candidate, Load};
 pub use results::Report;
@@ -65,6 +67,23 @@ pub struct BenchOptions {
     pub fio_dir: Option<PathBuf>,
     /// Whether fio runs the passes too.
     pub run_fio: bool,
+}
+
+/// Refuses a volume whose replicas cannot be read without fanfs.
+fn check_directories(config: &Config) -> Result<(), BenchError> {
+    let exports = config.replicas.iter().find(|replica| replica.location.export().is_some());
+    match exports {
+        None => Ok(()),
+        Some(ReplicaConfig { name, location, .. }) => Err(BenchError::Usage(format!(
+            "replica {name} is {location}: bench compares fanfs with reads of a mount; mount the \
+             export, and give bench a copy of the configuration with that `path`"
+        ))),
+    }
+}
+
+/// A replica's directory, after [`check_directories`].
+fn directory(replica: &ReplicaConfig) -> &Path {
+    replica.location.directory().expect("volumes with exports were refused")
 }
 
 /// The alignment of O_DIRECT reads, bytes. No supported filesystem needs more.

@@ -15,6 +15,7 @@ mod explain;
 mod generate;
 mod init;
 mod mount;
+mod mount_exports;
 mod mount_helper;
 mod mount_lookup;
 mod mount_options;

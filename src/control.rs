@@ -268,6 +268,11 @@ pub fn journal_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(mount_file_name(mount_point) + ".journal")
 }
 
+/// The path of the configuration of a volume that `fanfs mount` got as a list of servers.
+pub fn config_path(mount_point: &Path) -> PathBuf {
+    runtime_dir().join(mount_file_name(mount_point) + ".toml")
+}
+
 /// The path of a daemon's log, unless its configuration names another one.
 pub fn log_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(mount_file_name(mount_point) + ".log")

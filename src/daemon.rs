@@ -59,5 +59,6 @@ pub use respawn::{ChildRole, RespawnCommand};
 pub use serve::ServeError;
 pub use supervisor::SupervisorError;
 pub use systemd::has_fd_store;
+pub use volume_backends::{OpenReplicaError, open_replica};
 pub use volume_core::check_placement;
 pub use volume_setup::MountOverrides;

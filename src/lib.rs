@@ -8,6 +8,7 @@
 
 pub(crate) use fanfs_foundation::timeout;
 pub use fanfs_foundation::{config, format, mount_table, survey, volume};
+pub(crate) use fanfs_nfs::nfs;
 
 pub mod backend;
 pub mod bench;

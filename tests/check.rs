@@ -70,7 +70,7 @@ fn tmpfs(path: PathBuf) -> PathBuf {
 fn config(mode: VolumeMode, paths: &[&Path]) -> Config {
     let replicas = paths.iter().map(|path| ReplicaConfig {
         name: path.file_name().expect("a name").to_string_lossy().into_owned(),
-        path: path.to_path_buf(),
+        location: path.to_path_buf().into(),
         node: "localhost".into(),
         aliases: Vec::new(),
         weight: 1.0,

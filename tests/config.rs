@@ -38,7 +38,7 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.volume.access, Access::ReadOnly);
     assert_eq!(config.replicas.len(), 2);
     let second = &config.replicas[1];
-    assert_eq!(second.path, Path::new("/mnt/gw2/data"));
+    assert_eq!(second.location.directory(), Some(Path::new("/mnt/gw2/data")));
     assert_eq!((second.name.as_str(), second.node.as_str()), ("r2", "r2"));
     assert_eq!(second.weight, 1.0);
     assert_eq!((second.max_in_flight, second.max_rate), (None, None));
@@ -206,6 +206,9 @@ fn the_limits_themselves_are_accepted() {
     assert!(parse(&long_name.replace("nn\"", "nnn\"")).is_err());
 }
 
+/// Keys of a replica without a mount.
+const EXPORTS_OWN: [&str; 3] = ["address", "connections", "mount_port"];
+
 /// Keys of `[placement]` that only some providers use, and of `[[affinity]]`.
 const PROVIDERS_OWN: [&str; 11] = [
     "root",
@@ -238,15 +241,38 @@ fn the_example_shows_the_real_defaults() {
     assert_eq!(as_shipped.replicas.len(), 3);
     let no_default =
         ["max_in_flight = \"16MiB\"", "max_rate", "threads =", "listen", "textfile", "interval"];
-    let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..]].concat());
+    let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..], &EXPORTS_OWN].concat());
     assert_eq!(
         spelled_out.lines().filter(|line| line.starts_with(char::is_alphabetic)).count(),
         44
     );
     assert_eq!(parse(&spelled_out).unwrap(), as_shipped);
 
-    let first = &parse(&uncommented(&PROVIDERS_OWN)).unwrap().replicas[0];
+    let with_limits = uncommented(&[&PROVIDERS_OWN[..], &EXPORTS_OWN].concat());
+    let first = &parse(&with_limits).unwrap().replicas[0];
     assert_eq!((first.max_in_flight, first.max_rate), (Some(16 << 20), Some(100 << 20)));
+}
+
+#[test]
+fn an_export_has_defaults_and_keeps_its_locks_here() {
+    let text =
+        "[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\naddress = 'nfs://gw1:20049//a/b/'\n";
+    let config = parse(text).unwrap();
+    let replica = &config.replicas[0];
+    let export = replica.location.export().unwrap();
+    assert_eq!(export.address.to_string(), "nfs://gw1:20049/a/b");
+    assert_eq!((export.connections, export.mount_port), (4, None));
+    assert_eq!((replica.name.as_str(), replica.require_mount), ("r1", false));
+    assert_eq!(config.write.locks, LockMode::Local);
+    let more = parse(&format!("{text}connections = 16\nmount_port = 65535\n")).unwrap();
+    let export = more.replicas[0].location.export().unwrap();
+    assert_eq!((export.connections, export.mount_port), (16, Some(65535)));
+    // Beside a directory, which keeps the locks.
+    let mixed = parse(&with("[[replica]]\naddress = 'nfs://gw1/a'\n")).unwrap();
+    assert_eq!(mixed.write.locks, LockMode::Forward);
+    let shown: Vec<String> =
+        mixed.replicas.iter().map(|replica| replica.location.to_string()).collect();
+    assert_eq!(shown, ["/a", "nfs://gw1/a"]);
 }
 
 #[test]

@@ -7,19 +7,23 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use fanfs::backend::{
     Attr, Backend, BackendError, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor,
-    FaultInjector, FaultScript, FileKind, InodeIdentity, LazyFile, ObjectRef, OwnedFds, PoolLimits,
-    RateLimited, Replica, Result, SeekTo, StatFs, SyncMode, TreeMutation, WritableFile,
-    WriteOpenOptions,
+    FaultInjector, FaultScript, FileKind, Generation, InodeIdentity, LazyFile, NfsBackend,
+    NfsTimes, ObjectRef, OwnedFds, PoolLimits, RateLimited, Replica, Result, SeekTo, StatFs,
+    SyncMode, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::buffer::PipePool;
+use fanfs::config;
+use fanfs::survey::Roster;
 use fanfs::volume::ReplicaId;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
 use crate::needs;
+use crate::nfs_server::NfsServer;
 
 const MIB: usize = 1 << 20;
 
@@ -48,7 +52,21 @@ fn refused<T>(result: Result<T>) -> Errno {
     }
 }
 
+/// What a directory does.
 fn suite(backend: &dyn Backend) {
+    names(backend, Errno::XDEV);
+    assert_eq!(
+        refused(backend.get_xattr(&ObjectRef::unchecked("d/f"), "user.none".as_ref())),
+        Errno::NODATA
+    );
+    assert!(backend.list_xattr(&ObjectRef::unchecked("d/f")).is_ok());
+    adopts(backend, &*opened(backend));
+    let (sparse, _) = backend.open(Path::new("sparse")).unwrap();
+    seeks(&*sparse);
+}
+
+/// Names, attributes and reads.
+fn names(backend: &dyn Backend, error_of_way_out: Errno) {
     let p = Path::new;
     attributes(backend);
     // Directories.
@@ -86,8 +104,8 @@ fn suite(backend: &dyn Backend) {
         );
     }
     for way_out in ["..", "d/../../outside/f", "/etc/passwd"] {
-        assert_eq!(refused(backend.stat(p(way_out))), Errno::XDEV, "{way_out}");
-        assert_eq!(refused(backend.open(p(way_out))), Errno::XDEV, "{way_out}");
+        assert_eq!(refused(backend.stat(p(way_out))), error_of_way_out, "{way_out}");
+        assert_eq!(refused(backend.open(p(way_out))), error_of_way_out, "{way_out}");
     }
     // Errors are the file system's.
     assert_eq!(refused(backend.stat(p("none"))), Errno::NOENT);
@@ -95,20 +113,17 @@ fn suite(backend: &dyn Backend) {
     assert_eq!(refused(backend.entries(&ObjectRef::unchecked(p("d/f")))), Errno::NOTDIR);
     assert_eq!(refused(backend.open(p("d/up"))), Errno::LOOP);
     assert!(backend.open(p("d")).is_err());
-    assert_eq!(
-        refused(backend.get_xattr(&ObjectRef::unchecked(p("d/f")), "user.none".as_ref())),
-        Errno::NODATA
-    );
-    assert!(backend.list_xattr(&ObjectRef::unchecked(p("d/f"))).is_ok());
     let size = backend.stat_fs().unwrap();
     assert!(size.blocks >= size.bfree && size.frsize > 0);
+    reads(&*opened(backend));
+}
+
+/// `d/f`
+fn opened(backend: &dyn Backend) -> Arc<dyn BackendFile> {
     let (file, attr) = backend.open(Path::new("d/f")).unwrap();
     assert_eq!(attr, file.attr().unwrap());
     assert_eq!(attr.version(), backend.stat(Path::new("d/f")).unwrap().version());
-    reads(&*file);
-    adopts(backend, &*file);
-    let (sparse, _) = backend.open(Path::new("sparse")).unwrap();
-    seeks(&*sparse);
+    file
 }
 
 fn attributes(backend: &dyn Backend) {
@@ -182,6 +197,97 @@ fn a_directory_read_past_the_page_cache_conforms() {
         filled += file.read_at(filled as u64, &mut block[filled..]).unwrap();
     }
     assert_eq!(block, &std::fs::read(room.path().join("root/d/f")).unwrap()[..MIB]);
+}
+
+fn export(server: &NfsServer, directories: Duration) -> NfsBackend {
+    let text =
+        format!("[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\n{}", server.replica_keys());
+    let config = config::parse(&text, Path::new("v.toml")).unwrap();
+    let times = NfsTimes { operation: Duration::from_secs(60), directories };
+    let seat = Roster::single_entry(config.replicas[0].spec());
+    NfsBackend::open(seat, times).unwrap_or_else(|refusal| panic!("{refusal:?}"))
+}
+
+#[test]
+fn an_export_conforms_and_changes_nothing() {
+    let room = tree();
+    let server = NfsServer::new(&room.path().join("root"));
+    for directories in [Duration::ZERO, Duration::from_secs(60)] {
+        let backend = export(&server, directories);
+        names(&backend, Errno::INVAL);
+        let f = ObjectRef::unchecked("d/f");
+        assert_eq!(refused(backend.get_xattr(&f, "user.none".as_ref())), Errno::OPNOTSUPP);
+        assert_eq!(refused(backend.list_xattr(&f)), Errno::OPNOTSUPP);
+        assert_eq!(refused(backend.read_link(&f)), Errno::INVAL);
+        let unlink = TreeMutation::Unlink { at: EntryRef::unchecked("d/f") };
+        assert_eq!(refused(backend.mutate(&unlink)), Errno::ROFS);
+        let file = opened(&backend);
+        assert!(file.fds().is_empty() && backend.adopt(OwnedFds::default()).is_none());
+        // NFSv3 shows no holes.
+        let (sparse, _) = backend.open(Path::new("sparse")).unwrap();
+        assert_eq!(sparse.seek(0, SeekTo::Data).unwrap(), 0);
+        assert_eq!(sparse.seek(0, SeekTo::Hole).unwrap(), 10 * MIB as u64);
+        assert_eq!(refused(sparse.seek(10 * MIB as u64, SeekTo::Data)), Errno::NXIO);
+        assert_eq!(backend.check_mount(), Ok(true));
+    }
+}
+
+#[test]
+fn an_export_and_its_directory_show_the_same_objects() {
+    let room = tree();
+    let server = NfsServer::new(&room.path().join("root"));
+    let (export, directory) = (export(&server, Duration::from_secs(60)), directory(&room));
+    for path in ["", "d", "d/f", "d/up", "sparse"] {
+        let [one, other] = [&export as &dyn Backend, &directory].map(|backend| {
+            let attr = backend.stat(Path::new(path)).unwrap();
+            // The server takes write permissions away. Of each other, the two know neither birth
+            // times nor handles.
+            let perm = attr.perm & !0o222;
+            Attr { generation: Generation::default(), blksize: 0, atime: (0, 0), perm, ..attr }
+        });
+        assert_eq!(one, other, "{path}");
+    }
+}
+
+/// Another client moves a directory, and another one takes its name. Handles that the client of the
+/// export keeps must not lead a call to the wrong one.
+#[test]
+fn a_kept_directory_is_the_one_that_the_caller_means() {
+    let room = tree();
+    let at = |path: &str| room.path().join("root").join(path);
+    let server = NfsServer::new(&room.path().join("root"));
+    let backend = export(&server, Duration::from_secs(600));
+    let known = |path: &str| {
+        let attr = backend.stat(Path::new(path)).unwrap();
+        let identity = InodeIdentity { ino: attr.id.ino, generation: attr.generation };
+        ObjectRef::new(path.into(), move |attr| identity.is_match(attr))
+    };
+    fs::create_dir(at("e")).unwrap();
+    fs::write(at("e/f"), "other").unwrap();
+    let (d, e) = (known("d"), known("e"));
+    let size =
+        |dir: &ObjectRef| backend.stat_entry(&EntryRef::new(dir.clone(), "f")).map(|f| f.size);
+    assert_eq!((size(&d), size(&e)), (Ok(MIB as u64 + 5), Ok(5)));
+    fs::rename(at("e"), at("gone")).unwrap();
+    fs::rename(at("d"), at("e")).unwrap();
+    // Whatever the paths lead to, the answers are about the directories that were meant.
+    for (dir, right) in [(&d, MIB as u64 + 5), (&e, 5)] {
+        match size(dir) {
+            Ok(found) => assert_eq!(found, right, "{dir:?}"),
+            Err(error) => assert_eq!(error, BackendError::WrongObject, "{dir:?}"),
+        }
+    }
+    // Without a known identity, the path is what counts.
+    backend.revalidate_dir(&ObjectRef::unchecked("e")).unwrap();
+    assert_eq!(size(&ObjectRef::unchecked("e")), Ok(MIB as u64 + 5));
+    let now = known("e");
+    assert_eq!(size(&now), Ok(MIB as u64 + 5));
+    let listed = (&backend as &dyn Backend).entries(&now).unwrap();
+    assert!(listed.iter().any(|entry| entry.name == "sub"), "{listed:?}");
+    fs::remove_dir_all(at("e")).unwrap();
+    assert!(size(&now).is_err_and(
+        |error| error == BackendError::WrongObject || error == BackendError::Os(Errno::STALE)
+    ));
 }
 
 #[test]

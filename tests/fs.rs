@@ -139,7 +139,8 @@ fn volume_with_setup(
     let config = config::parse(&text, Path::new("fs")).unwrap();
     let ground = ReplicaTopology {
         names: configured_names(&config.replicas),
-        directories: (0..backends.len()).map(|i| format!("/fs{i}").into()).collect(),
+        replicas: backends.len(),
+        directory: "/fs0".into(),
         affinities: AffinityRules::new(&[]),
     };
     let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, min_file_size: 0, timeout: LONG };

@@ -9,6 +9,7 @@ mod compare;
 mod content;
 mod crowds;
 mod exclusion;
+mod exports;
 mod faults;
 mod freshness;
 mod health;

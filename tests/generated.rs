@@ -130,10 +130,11 @@ fn the_schema_accepts_valid_configurations() {
         let name = line.split(" = ").next().unwrap_or_default();
         line.contains(" = ") && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
     };
+    let excluded = ["node = \"storage1", "address = ", "connections = ", "mount_port = "];
     let all = example.lines().map(|line| match line.strip_prefix('#') {
         // Some exclude each other, and some belong to another provider.
         Some(line) if line.starts_with("[[") => line,
-        Some(line) if is_key(line) && !line.starts_with("node = \"storage1") => line,
+        Some(line) if is_key(line) && !excluded.iter().any(|key| line.starts_with(key)) => line,
         _ => line,
     });
     let all: Vec<&str> = all.collect();
@@ -169,6 +170,11 @@ const CHANGES: &[(&str, bool, bool)] = &[
     ("[[replica]]\nname = 'b'", false, true),
     ("[[replica]]\npath = '/b'\nmax_rate = '100MB/s'\nweight = 2", true, true),
     ("[[replica]]\npath = '/b'\nmax_rate = '100MB'", false, true),
+    ("[[replica]]\naddress = 'nfs://gw/b'\nconnections = 16\nmount_port = 20048", true, true),
+    ("[[replica]]\naddress = 'gw:/b'", false, true),
+    ("[[replica]]\naddress = 'nfs://gw/b'\npath = '/b'", false, true),
+    ("[[replica]]\naddress = 'nfs://gw/b'\nconnections = 17", false, true),
+    ("[[replica]]\naddress = 'nfs://gw/b'\npage_cache = 'use'", false, false),
     ("[[replica]]\npath = '/b'\nweight = 1001", false, true),
     ("[[replica]]\npath = '/b'\naliases = ['osd.3', 'h:1']", true, true),
     ("[[replica]]\npath = '/b'\naliases = ['a b']", false, true),

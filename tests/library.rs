@@ -6,6 +6,8 @@ mod hostile;
 mod locator;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod nfs_server;
 mod sim;
 mod sim_faults;
 mod simulate;

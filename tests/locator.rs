@@ -119,7 +119,8 @@ fn rig(does: Does, piecewise: bool, policy: LocatorPolicy) -> Rig {
     }
     let ground = ReplicaTopology {
         names,
-        directories: vec!["/r1".into(), "/r2".into()],
+        replicas: 2,
+        directory: "/r1".into(),
         ..ReplicaTopology::default()
     };
     let source = PlacementSource::Provider(Arc::clone(&provider) as Arc<dyn Provider>);

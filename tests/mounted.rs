@@ -10,6 +10,8 @@ mod mapped;
 mod model;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod nfs_server;
 mod posix;
 mod processes;
 #[path = "fuse/recorder.rs"]

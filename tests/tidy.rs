@@ -51,6 +51,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "status",
             "survey",
             "mount_table",
+            "nfs",
             "timeout",
             "volume",
             "telemetry",
@@ -124,10 +125,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("buffer", &["sync", "capabilities", "memory_headroom"]),
     (
         "backend",
-        &["survey", "mount_table", "volume", "telemetry", "capabilities", "memory_headroom"],
+        &["survey", "mount_table", "nfs", "volume", "telemetry", "capabilities", "memory_headroom"],
     ),
-    ("config", &["survey", "volume"]),
-    ("survey", &["mount_table", "timeout", "volume"]),
+    ("config", &["survey", "nfs", "volume"]),
+    ("survey", &["mount_table", "nfs", "timeout", "volume"]),
     ("mount_table", &["timeout", "volume"]),
     ("timeout", &[]),
     ("volume", &[]),
@@ -324,6 +325,21 @@ fn there_are_no_import_circles() {
     let imports = import_circles::circular_imports(&sources::parse(&sources()));
     let places = imports.iter().map(|(import, place)| format!("{place}: {import}"));
     assert!(imports.is_empty(), "{}", report(places));
+}
+
+/// A process is not stopped yet when the signal was sent.
+#[test]
+fn tests_stop_processes_in_one_way() {
+    let tests = sources::texts_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
+    let mut stops = 0;
+    for (path, text) in tests.into_iter().filter(|(path, _)| path != "tidy.rs") {
+        let code = code(&text).replace(char::is_whitespace, "");
+        stops += code.matches("Signal::STOP").count();
+        let is_direct = |call: &str| call.split(';').next().unwrap().contains("Signal::STOP");
+        let is_direct = code.split("kill_process(").skip(1).any(is_direct);
+        assert!(!is_direct, "tests/{path} stops a process; use crate::signals");
+    }
+    assert!(stops > 10, "tests stop processes in another way");
 }
 
 /// In a process with mounts, tests start programs and end mounts only through

@@ -39,7 +39,7 @@ copies\:"Independent trees with the same content"))' \
 '--json[Print JSON\: the guesses, their evidence and the text of the file]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-'*::mounts -- Directories where the same data is mounted \[default\: list the network mounts\]:_files -/' \
+'*::mounts -- Directories where the same data is mounted, or nfs\://SERVER/EXPORT, where it is \[default\: list the network mounts\]:_files -/' \
 && ret=0
 ;;
 (mount)
@@ -54,7 +54,7 @@ _arguments "${_arguments_options[@]}" : \
 '--successor[A daemon started this process, and hands its mount over on standard input]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, where it is mounted, or NFS servers with one export\: nfs\://SERVER,SERVER/EXPORT:_files' \
 ':mount_point -- The directory to mount on; the mount hides its contents:_files -/' \
 && ret=0
 ;;

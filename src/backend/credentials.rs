@@ -52,11 +52,12 @@ pub struct Credentials(Option<Arc<User>>);
 /// An identity as a record: user, group, supplementary groups; `None` for the daemon's.
 pub type CredentialsRecord = Option<(u32, u32, Vec<u32>)>;
 
-#[derive(Debug, PartialEq, Eq)]
-struct User {
-    uid: u32,
-    gid: u32,
-    groups: Vec<u32>,
+/// A user, with the group and the supplementary groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) groups: Vec<u32>,
 }
 
 /// The daemon's own supplementary groups, read before any thread assumes another identity.
@@ -219,6 +220,18 @@ pub struct DaemonCredentials(PhantomData<*const ()>);
 pub fn with_daemon_credentials<T>(work: impl FnOnce(&DaemonCredentials) -> T) -> Result<T> {
     let _own = Credentials::DAEMON.assume()?;
     Ok(work(&DaemonCredentials(PhantomData)))
+}
+
+/// The user whose identity the calling thread has.
+pub(super) fn thread_user() -> User {
+    match THREAD_CREDENTIALS.with_borrow(Clone::clone) {
+        Some(Credentials(Some(user))) => User::clone(&user),
+        _ => User {
+            uid: DAEMON_IDS.0,
+            gid: DAEMON_IDS.1,
+            groups: DAEMON_GROUPS.iter().map(|group| group.as_raw()).collect(),
+        },
+    }
 }
 
 /// Sets the umask of the calling thread only. The replica applies it, or the directory's default

@@ -19,7 +19,7 @@ use super::scratch_file::ScratchFile;
 use super::scratch_mount::{ScratchMount, ScratchMountError};
 use super::table::count;
 use super::target_file::{TargetFile, find_largest_file, open};
-use super::{BenchError, BenchOptions};
+use super::{BenchError, BenchOptions, check_directories, directory};
 use crate::config::Config;
 use crate::format::to_mib;
 use crate::timeout::run_with_timeout;
@@ -34,6 +34,7 @@ pub fn run(
     settings: &BenchOptions,
     watcher: &dyn ProgressWatcher,
 ) -> Result<Report, BenchError> {
+    check_directories(config)?;
     let make = |size| ScratchFile::new(config, size, settings.deadline, watcher);
     let mut made = settings.scratch_file_size.map(make).transpose()?;
     let mut report = measure(config, settings, watcher, made.as_ref().map(|made| &*made.name))?;
@@ -334,7 +335,7 @@ impl<'a> BenchRunner<'a> {
                 }
             };
             let directory = match (replica, mount) {
-                (Some(id), _) => &self.config.replicas[id.index()].path,
+                (Some(id), _) => directory(&self.config.replicas[id.index()]),
                 (None, mount) => mount.ok_or(PassError::NotMounted)?,
             };
             Ok(ReaderJob {
@@ -354,7 +355,7 @@ impl<'a> BenchRunner<'a> {
     /// NFS.
     fn drop_page_cache(&self, set: ReplicaSet) {
         for id in set.minus(self.unresponsive).iter() {
-            let path = self.config.replicas[id.index()].path.join(&self.target.file);
+            let path = directory(&self.config.replicas[id.index()]).join(&self.target.file);
             let forget = move || {
                 let file = open(&path, false)?;
                 let all = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{ALIGNMENT, BenchError};
+use super::{ALIGNMENT, BenchError, directory};
 use crate::config::Config;
 use crate::format::to_mib;
 use crate::survey::sample::{self, SampleFile};
@@ -49,7 +49,7 @@ impl TargetFile {
     ) -> Result<Self, BenchError> {
         let seen: Vec<Result<ReplicaFile, InspectError>> = std::thread::scope(|scope| {
             let look = |replica: &crate::config::ReplicaConfig| {
-                let path = replica.path.join(file);
+                let path = directory(replica).join(file);
                 scope.spawn(move || run_with_timeout(deadline, move || inspect_replica_file(&path)))
             };
             let threads: Vec<_> = config.replicas.iter().map(look).collect();
@@ -146,7 +146,7 @@ pub(super) fn find_largest_file(
     deadline: Duration,
 ) -> Result<PathBuf, BenchError> {
     for replica in &config.replicas {
-        let found = sample::find(&replica.path, WALK_TIMEOUT, deadline);
+        let found = sample::find(directory(replica), WALK_TIMEOUT, deadline);
         if !found.is_root_listable {
             continue;
         }
@@ -165,7 +165,7 @@ pub(super) fn find_largest_file(
             "bench needs a regular file of at least {:.0} MiB; in {} (entries examined: {}) \
              {seen}; name a file with --file, or create one with --make",
             to_mib(least),
-            replica.path.display(),
+            replica.location,
             found.entries
         )));
     }

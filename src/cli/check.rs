@@ -132,7 +132,7 @@ impl CheckedReplica {
         let nfs = sight.nfs.as_ref();
         CheckedReplica {
             name: sight.spec.name.clone(),
-            path: sight.spec.path.display().to_string(),
+            path: sight.spec.location.to_string(),
             node: node.to_owned(),
             state: match sight.probe_result {
                 ProbeResult::Directory(_) => "ok",
@@ -141,7 +141,10 @@ impl CheckedReplica {
                 ProbeResult::Failed(_) => "failed",
                 ProbeResult::TimedOut => "silent",
             },
-            fs_type: mount.map(|mount| mount.fs_type.clone()),
+            fs_type: match sight.spec.location.export() {
+                Some(_) => Some("nfs".to_owned()),
+                None => mount.map(|mount| mount.fs_type.clone()),
+            },
             nfs_version: nfs.and_then(|nfs| nfs.version).map(|version| match version {
                 (major @ ..4, _) => major.to_string(),
                 (major, minor) => format!("{major}.{minor}"),

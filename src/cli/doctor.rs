@@ -219,7 +219,8 @@ fn replica_name(path: &str, all: &[PathBuf]) -> String {
 
 /// The file's path relative to the replicas' roots.
 fn path_in_replicas(config: &Config, file: &Path) -> Result<PathBuf, Failure> {
-    let below = config.replicas.iter().find_map(|replica| file.strip_prefix(&replica.path).ok());
+    let directories = config.replicas.iter().filter_map(|replica| replica.location.directory());
+    let below = directories.filter_map(|directory| file.strip_prefix(directory).ok()).next();
     let mounted = volume::path_below_mount(&config.volume.name, file);
     let file =
         below.or(mounted.as_deref()).unwrap_or_else(|| file.strip_prefix("/").unwrap_or(file));

@@ -10,10 +10,10 @@ use super::output_width::{output_width, wrap_indented};
 use super::{
     CommandResult, Failure, absolute, color, mount_lookup, print_result, printable, to_json, volume,
 };
-use crate::backend::{Backend, DirBackend, FileKind};
+use crate::backend::FileKind;
 use crate::config;
 use crate::control;
-use crate::daemon::{check_placement, explain_facts_unmounted};
+use crate::daemon::{OpenReplicaError, check_placement, explain_facts_unmounted, open_replica};
 use crate::explain::{ExplainFacts, Explanation, ListedChunk, explain};
 use crate::format::{format_bytes, format_count, format_mib_rate, format_percent};
 use crate::mount_table::MountTable;
@@ -86,7 +86,8 @@ fn facts_of_unmounted(volume: &Path, file: &Path) -> Result<ExplainFacts, Failur
     }
     let mut last = None;
     for replica in &config.replicas {
-        let looked = DirBackend::open(&replica.path).and_then(|tree| tree.stat(&inside));
+        let looked = open_replica(&config, replica)
+            .and_then(|tree| tree.stat(&inside).map_err(OpenReplicaError::from));
         match looked {
             Ok(attr) if attr.kind == FileKind::Regular => {
                 return explain_facts_unmounted(&config, &inside, &attr).map_err(Failure::failed);

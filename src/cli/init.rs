@@ -17,31 +17,37 @@ use clap::ValueEnum;
 use super::{CommandResult, Failure, absolute, print_result, printable, to_json, volume_name};
 use crate::config;
 use crate::mount_table::MountTable;
+use crate::nfs::NfsAddress;
 use crate::survey::{
-    DEFAULT_LIMIT, ProbeResult, ReplicaSpec, Severity, Survey, SurveyRequest, survey,
+    DEFAULT_LIMIT, NfsExport, ProbeResult, ReplicaLocation, ReplicaSpec, Severity, Survey,
+    SurveyRequest, survey,
 };
 use crate::volume::{MAX_REPLICAS, ReplicaId, VolumeMode};
 
 mod candidates;
+mod exports;
 mod infer;
 mod render;
 
 /// Arguments of `fanfs init`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-fanfs init probes the directories and guesses the volume's name and mode, the replicas' names and \
+fanfs init probes the directories, or NFS servers' exports, and guesses the volume's name and mode, the replicas' names and \
 nodes, and the chunk size if the mounts show which cluster it is. The file contains the evidence \
 as comments. The command changes nothing on the replicas.
 
 Examples:
   fanfs init                                     list mounts that fit together
   fanfs init /mnt/n1 /mnt/n2 /mnt/n3             print a volume's configuration
+  fanfs init nfs://gw1/cluster nfs://gw2/cluster print that of a volume without mounts
+  fanfs init nfs://gw1                           list the exports of a server
   fanfs init /mnt/a /mnt/b --mode copies --json  print guesses and evidence
 
 Exit status: 0 done; 1 a directory is not mounted or does not answer, the directories cannot be \
 one volume, or FILE exists; 2 wrong usage.")]
 pub(super) struct Args {
-    /// Directories where the same data is mounted [default: list the network mounts]
+    /// Directories where the same data is mounted, or nfs://SERVER/EXPORT, where it is
+    /// [default: list the network mounts]
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     mounts: Vec<PathBuf>,
     /// Write to FILE instead of standard output
@@ -81,6 +87,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
         let found = candidates::MountCandidates::new(&table);
         return print_result(&if args.json { to_json(&found)? } else { found.to_string() });
     }
+    if let [one] = &*args.mounts
+        && let Some(exports) = exports::ServerExports::of_server(one)?
+    {
+        return print_result(&if args.json { to_json(&exports)? } else { exports.to_string() });
+    }
     if args.mounts.len() > MAX_REPLICAS {
         let what = format!("{} directories; use at most {MAX_REPLICAS}", args.mounts.len());
         return Err(Failure::usage(what));
@@ -95,6 +106,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         let what = "exists; choose another file, or overwrite it with --force";
         return Err(Failure::failed(format!("{} {what}", path.display())));
     }
+    check_addresses(&args.mounts)?;
     let mut survey = survey_directories(&args.mounts);
     check_survey(&survey)?;
     let mut guess = infer::infer_volume(&survey, &read_nfs_fsids());
@@ -158,8 +170,8 @@ fn write_or_print(args: &Args, guess: &infer::InferredVolume) -> CommandResult {
 fn survey_directories(mounts: &[PathBuf]) -> Survey {
     let subject = |path: &PathBuf| ReplicaSpec {
         name: path.display().to_string(),
-        path: normalize_path(path),
-        require_mount: true,
+        location: location(path),
+        require_mount: !is_address(path),
     };
     let minimal = config::parse(MINIMAL_CONFIG, Path::new("")).expect("a minimal volume is valid");
     let question = SurveyRequest {
@@ -172,6 +184,32 @@ fn survey_directories(mounts: &[PathBuf]) -> Survey {
         mount_point: None,
     };
     survey(question, DEFAULT_LIMIT)
+}
+
+/// Whether an argument is the address of an export.
+fn is_address(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"nfs://")
+}
+
+/// Checks that all addresses are valid.
+fn check_addresses(mounts: &[PathBuf]) -> Result<(), Failure> {
+    for address in mounts.iter().filter(|path| is_address(path)) {
+        let shown = address.display();
+        let text = address.to_str().unwrap_or_default();
+        if let Err(error) = text.parse::<NfsAddress>() {
+            return Err(Failure::usage(format!("{shown} is not valid: {error}")));
+        }
+    }
+    Ok(())
+}
+
+/// The location of a replica, after [`check_addresses`].
+fn location(path: &Path) -> ReplicaLocation {
+    let minimal = |address| NfsExport { address, connections: 1, mount_port: None };
+    match path.to_str().filter(|_| is_address(path)).and_then(|text| text.parse().ok()) {
+        Some(address) => ReplicaLocation::Export(minimal(address)),
+        None => normalize_path(path).into(),
+    }
 }
 
 /// A configuration in which every setting has its default.
@@ -187,10 +225,10 @@ fn normalize_path(path: &Path) -> PathBuf {
 
 /// Checks each directory, and that no directory is listed twice.
 fn check_survey(survey: &Survey) -> Result<(), Failure> {
-    let mut seen: Vec<(&Path, &Path)> = Vec::new();
+    let mut seen: Vec<(&Path, &ReplicaLocation)> = Vec::new();
     for (_, sight) in survey.replicas.iter() {
-        let path = sight.spec.path.as_path();
-        let shown = path.display();
+        let shown = &sight.spec.location;
+        let path = sight.spec.location.to_path();
         if path.to_str().is_none() {
             let what = "is not UTF-8, as a configuration must be; mount it elsewhere";
             return Err(Failure::failed(format!("{path:?} {what}")));
@@ -214,11 +252,10 @@ fn check_survey(survey: &Survey) -> Result<(), Failure> {
             }
         };
         if let Some((_, other)) = seen.iter().find(|(known, _)| *known == canonical) {
-            let what =
-                format!("{shown} and {} are one directory; list each mount once", other.display());
+            let what = format!("{shown} and {other} are one directory; list each mount once");
             return Err(Failure::usage(what));
         }
-        seen.push((canonical, path));
+        seen.push((canonical, shown));
         if survey.table_error.is_none() && !sight.is_mounted() {
             let what = format!(
                 "{shown} is neither a mount nor on a network file system; mount it, or write the \

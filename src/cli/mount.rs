@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::cancellation::print_message;
+use super::mount_exports::ExportList;
 use super::mount_options::ParsedMountOptions;
 use super::{CommandResult, Failure, absolute, utab, volume};
 use crate::config::{self, Access};
@@ -21,17 +22,20 @@ use crate::daemon::{
 fanfs mount starts a daemon and returns when the mount answers. If the daemon cannot start, the \
 error is shown here and nothing is mounted. fanfs umount unmounts the volume.
 
-A volume is read-only unless its configuration has access = \"rw\". mount.fanfs(8) describes all \
+A volume is read-only unless its configuration has access = \"rw\". For a list of NFS servers \
+of one file system, fanfs mount writes a configuration into the run-time directory and shows it. mount.fanfs(8) describes all \
 mount options, and lines for /etc/fstab.
 
 Examples:
+  fanfs mount nfs://gw1,gw2,gw3/cluster /data     read three servers, without any other mount
   fanfs mount genomes /genomes -o allow_other     let other users use the mount
   fanfs mount genomes /genomes --foreground       log here; Ctrl-C unmounts
   fanfs mount ./genomes.toml /genomes -o keeper   restart the daemon if it dies
 
 Exit status: 0 the mount answers; 1 mounting failed; 2 wrong usage or configuration.")]
 pub(crate) struct Args {
-    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    /// The volume: its name in /etc/fanfs, its configuration file, where it is mounted, or NFS
+    /// servers with one export: nfs://SERVER,SERVER/EXPORT
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     pub(super) volume: PathBuf,
     /// The directory to mount on; the mount hides its contents
@@ -92,8 +96,16 @@ pub(super) fn run(mut args: Args) -> CommandResult {
     let options = ParsedMountOptions::parse(&args.options, args.hidden.sloppy)?;
     let role = ProcessRole::new(args.hidden.child_role(), args.foreground, options.keeper);
     // Otherwise mount(8)'s helper, or the process that started this one, has found the file.
-    if role.is_first_process() && !args.by_mount {
-        args.volume = volume::config_file_to_mount(&args.volume)?;
+    if role.is_first_process() {
+        match ExportList::parse(&args.volume) {
+            Some(exports) => {
+                args.volume = exports?.write_config(&args.mount_point)?;
+            }
+            None if !args.by_mount => {
+                args.volume = volume::config_file_to_mount(&args.volume)?;
+            }
+            None => {}
+        }
     }
     let config = config::load(&args.volume);
     let is_read_only = config.as_ref().is_ok_and(|config| config.volume.access == Access::ReadOnly);

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::mount_exports::ExportList;
 use super::mount_options::{ParsedMountOptions, SUPPORTED_OPTIONS};
 use super::{Cli, CommandResult, Failure, absolute, mount, print_result, volume_name};
 use crate::config;
@@ -50,14 +51,20 @@ impl HelperCall {
                 print_result(&format!("mount.fanfs {}\n", env!("CARGO_PKG_VERSION")))
             }
             HelperAction::Fake(volume) => {
-                config::load(&volume).map_err(Failure::usage)?;
+                match ExportList::parse(&volume) {
+                    Some(exports) => config::parse(&exports?.to_config(), &volume),
+                    None => config::load(&volume),
+                }
+                .map_err(Failure::usage)?;
                 Ok(ExitCode::SUCCESS)
             }
             HelperAction::Mount { mut args, name_space } => {
                 control::check_runtime_dir().map_err(Failure::usage)?;
                 if let Some(name_space) = name_space {
                     // The current directory changes with the mount namespace.
-                    args.volume = absolute(&args.volume);
+                    if ExportList::parse(&args.volume).is_none() {
+                        args.volume = absolute(&args.volume);
+                    }
                     args.mount_point = absolute(&args.mount_point);
                     enter_name_space(&name_space)?;
                 }
@@ -181,7 +188,13 @@ impl Invocation {
             .to_str()
             .and_then(|v| v.strip_prefix("fanfs#"))
             .map_or(volume.clone(), Into::into);
-        let volume = volume_name::config_file_for_helper(Path::new(&volume));
+        let volume = match ExportList::parse(Path::new(&volume)) {
+            Some(exports) => {
+                exports?;
+                volume.into()
+            }
+            None => volume_name::config_file_for_helper(Path::new(&volume)),
+        };
         ParsedMountOptions::parse(&self.option_lists, self.sloppy)?;
         if self.fake {
             return Ok(HelperAction::Fake(volume));
@@ -222,7 +235,8 @@ Mount a fanfs volume. mount(8) calls this program for file systems of type fanfs
 Usage: mount -t fanfs VOLUME MOUNTPOINT [-o OPTIONS]
        mount.fanfs VOLUME MOUNTPOINT [-sfnv] [-N NAMESPACE] [-o OPTIONS]
 
-VOLUME is a configuration file, or the NAME of /etc/fanfs/NAME.toml.
+VOLUME is a configuration file, the NAME of /etc/fanfs/NAME.toml, or NFS servers with one
+export: SERVER,SERVER:/EXPORT.
 
   -s            ignore unknown mount options
   -f            check the configuration, and mount nothing

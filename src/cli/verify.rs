@@ -11,11 +11,12 @@ use serde::Serialize;
 
 use super::cancellation::{self, Cancellation, print_message};
 use super::{CommandResult, Failure, print_result, to_json, volume};
-use crate::backend::{Backend, BackendError, DirBackend};
+use crate::backend::Backend;
 use crate::config::units::{Rate, Share, Time};
-use crate::config::{self, Config, PageCache};
+use crate::config::{self, Config};
+use crate::daemon::{OpenReplicaError, open_replica};
 use crate::format::{format_bytes, format_count};
-use crate::survey::{DEFAULT_LIMIT, Severity, survey};
+use crate::survey::{DEFAULT_LIMIT, ReplicaLocation, Severity, survey};
 use crate::verify::{
     Checkpoint, CheckpointError, ComparedReplica, Coverage, Difference, DifferenceKind,
     EscapedPath, ExclusionReason, NotCompared, Run, Totals, VerifyError, VerifyOptions,
@@ -278,7 +279,8 @@ fn random_seed() -> u64 {
 /// The path of a command line, made relative to the volume's root.
 pub(super) fn path_in_volume(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
     let mounted = volume::path_below_mount(&config.volume.name, path);
-    let below = config.replicas.iter().filter_map(|replica| path.strip_prefix(&replica.path).ok());
+    let directories = config.replicas.iter().filter_map(|replica| replica.location.directory());
+    let below = directories.filter_map(|directory| path.strip_prefix(directory).ok());
     // The shortest remainder belongs to the innermost replica.
     let below = below.chain(mounted.as_deref()).min_by_key(|rest| rest.components().count());
     let path = below.unwrap_or(path);
@@ -303,10 +305,12 @@ fn open_members(config: &Config, deadline: Duration) -> Vec<ComparedReplica> {
             .find(|finding| finding.severity == Severity::Error && finding.replicas == [id]);
         let backend = match own {
             Some(finding) => Err(ExclusionReason::Unfit(finding.text.clone())),
-            None => open_replica(replica, deadline).map_err(|why| ExclusionReason::NotOpened {
-                replica: replica.name.clone(),
-                reason: why.to_string(),
-            }),
+            None => {
+                open_member(config, replica, deadline).map_err(|why| ExclusionReason::NotOpened {
+                    replica: replica.name.clone(),
+                    reason: why.to_string(),
+                })
+            }
         };
         ComparedReplica { name: replica.name.clone(), backend, max_rate: replica.max_rate }
     };
@@ -316,37 +320,33 @@ fn open_members(config: &Config, deadline: Duration) -> Vec<ComparedReplica> {
 
 /// Why a replica cannot be compared.
 #[derive(Debug, thiserror::Error)]
-enum OpenReplicaError {
+enum MemberError {
     #[error("{0}")]
     Thread(std::io::Error),
-    #[error("{}: {error}", .path.display())]
-    Failed { path: PathBuf, error: BackendError },
-    #[error("{} did not answer", .0.display())]
-    TimedOut(PathBuf),
+    #[error("{location}: {error}")]
+    Failed { location: ReplicaLocation, error: OpenReplicaError },
+    #[error("{0} did not answer")]
+    TimedOut(ReplicaLocation),
 }
 
-/// Opens a replica's root in a thread of its own, because the replica may hang.
-fn open_replica(
+/// Opens a replica in a thread of its own, because the replica may hang.
+fn open_member(
+    config: &Config,
     replica: &config::ReplicaConfig,
     deadline: Duration,
-) -> Result<Arc<dyn Backend>, OpenReplicaError> {
+) -> Result<Arc<dyn Backend>, MemberError> {
     let (answer, opened) = mpsc::channel();
-    let path = replica.path.clone();
+    let volume = config.clone();
+    let own = replica.clone();
     let open = move || {
-        let _ = answer.send(DirBackend::open(&path));
+        let _ = answer.send(open_replica(&volume, &own));
     };
-    std::thread::Builder::new().spawn(open).map_err(OpenReplicaError::Thread)?;
-    let path = replica.path.clone();
-    let directory = match opened.recv_timeout(deadline) {
-        Ok(Ok(directory)) => directory,
-        Ok(Err(error)) => return Err(OpenReplicaError::Failed { path, error }),
-        Err(_) => return Err(OpenReplicaError::TimedOut(path)),
-    };
-    Ok(Arc::new(match replica.page_cache {
-        PageCache::Auto => directory,
-        PageCache::Use => directory.with_direct_io(false),
-        PageCache::Bypass => directory.with_direct_io(true),
-    }))
+    std::thread::Builder::new().spawn(open).map_err(MemberError::Thread)?;
+    let location = replica.location.clone();
+    match opened.recv_timeout(deadline) {
+        Ok(opened) => opened.map_err(|error| MemberError::Failed { location, error }),
+        Err(_) => Err(MemberError::TimedOut(location)),
+    }
 }
 
 fn progress_spinner() -> ProgressBar {

@@ -145,8 +145,9 @@ impl VolumeCore {
     pub(super) fn absence_reason(&self, id: ReplicaId) -> String {
         let subject = self.roster.spec(id);
         let silent = || {
-            let path = subject.path.display();
-            format!("replica {} ({path}) does not answer; check its mount and server", subject.name)
+            let location = &subject.location;
+            let checked = if location.export().is_some() { "server" } else { "mount and server" };
+            format!("replica {} ({location}) does not answer; check its {checked}", subject.name)
         };
         self.roster.refusal(id).unwrap_or_else(silent)
     }

@@ -1,6 +1,8 @@
 //! The locator of a volume, from its configuration and the servers that its replicas are
 //! mounted from.
 
+use std::path::Path;
+
 use crate::config::Config;
 use crate::config::placement::ProviderConfig;
 use crate::mount_table::MountTable;
@@ -35,7 +37,11 @@ pub(super) fn build_locator(
         PlacementSource::None | PlacementSource::Timing(_) => None,
     };
     for (id, replica) in config.replicas.iter().enumerate() {
-        let nfs = table.as_ref().and_then(|table| table.nfs(table.containing(&replica.path)?));
+        if let Some(export) = replica.location.export() {
+            names.add(ReplicaId::new(id), &export.address.server);
+        }
+        let mounted = table.as_ref().zip(replica.location.directory());
+        let nfs = mounted.and_then(|(table, path)| table.nfs(table.containing(path)?));
         let Some(nfs) = nfs else { continue };
         for name in std::iter::once(nfs.server).chain(nfs.addr) {
             names.add(ReplicaId::new(id), &name);
@@ -43,7 +49,13 @@ pub(super) fn build_locator(
     }
     let ground = ReplicaTopology {
         names,
-        directories: config.replicas.iter().map(|replica| replica.path.clone()).collect(),
+        replicas: config.replicas.len(),
+        directory: config
+            .replicas
+            .iter()
+            .find_map(|replica| replica.location.directory())
+            .map(Path::to_owned)
+            .unwrap_or_default(),
         affinities: AffinityRules::new(&config.affinities),
     };
     Locator::new(source, policy, ground, runtime)

@@ -1,7 +1,6 @@
 //! The state of a mount apart from inodes and handles, as the next daemon receives it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +20,7 @@ pub(in crate::daemon) struct MountSnapshot {
     pub(in crate::daemon) agreed: InitParams,
     fixed: FixedMountOptions,
     mode: VolumeMode,
-    /// Name, directory and record of each replica, in the configuration's order.
+    /// Name, location and record of each replica, in the configuration's order.
     replicas: Vec<(String, OsString, Option<RootRecord>)>,
     /// Whether the successor refuses a configuration that `fanfs mount` would refuse.
     pub(in crate::daemon) strict: bool,
@@ -32,7 +31,7 @@ impl MountSnapshot {
     pub(in crate::daemon) fn new(core: &VolumeCore, agreed: InitParams, strict: bool) -> Self {
         let replica = |(index, replica): (usize, &ReplicaConfig)| {
             let record = core.roster.record(ReplicaId::new(index));
-            (replica.name.clone(), replica.path.clone().into_os_string(), record)
+            (replica.name.clone(), replica.location.to_path().into_os_string(), record)
         };
         Self {
             format: fs::SNAPSHOT_FORMAT,
@@ -75,7 +74,7 @@ impl MountSnapshot {
     pub(in crate::daemon) fn map_replica(&self, config: &Config, old: u16) -> Option<ReplicaId> {
         let (name, path, _) = self.replicas.get(usize::from(old))?;
         let is_it =
-            |replica: &ReplicaConfig| replica.name == *name && replica.path == *PathBuf::from(path);
+            |replica: &ReplicaConfig| replica.name == *name && replica.location.to_path() == *path;
         config.replicas.iter().position(is_it).map(ReplicaId::new)
     }
 

@@ -41,6 +41,10 @@ fn required_caps(config: &Config, extra: &MountOverrides) -> RetainedCapabilitie
         kept.effective |= WRITE_CAPS;
         kept.raisable |= FILE_CAPS;
     }
+    if config.replicas.iter().any(|replica| replica.location.export().is_some()) {
+        // Most servers take calls only from ports below 1024.
+        kept.effective |= Set::NET_BIND_SERVICE;
+    }
     if runs_programs(&config.placement.provider) {
         // The command may run them as another user (`sudo -u`, `runuser`), and fanfs kills
         // programs that take too long.
@@ -56,5 +60,24 @@ fn runs_programs(provider: &ProviderConfig) -> bool {
         ProviderConfig::None | ProviderConfig::Learned | ProviderConfig::Table { .. } => false,
         ProviderConfig::WebHdfs { .. } => false,
         ProviderConfig::Tool { .. } | ProviderConfig::Exec { .. } => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn only_volumes_of_exports_may_use_low_ports() {
+        let may = |replica: &str| {
+            let text = format!("[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\n{replica}\n");
+            let config = crate::config::parse(&text, Path::new("v.toml")).unwrap();
+            let kept = required_caps(&config, &MountOverrides::default());
+            kept.effective.contains(Set::NET_BIND_SERVICE)
+        };
+        assert!(may("address = 'nfs://gw/x'"));
+        assert!(!may("path = '/x'"));
     }
 }

@@ -33,7 +33,7 @@ impl VolumeCore {
             let hung_objects = replica.hung_paths();
             ReplicaStatus {
                 name: configured.name.clone(),
-                path: configured.path.clone(),
+                path: configured.location.to_path(),
                 node: configured.node.clone(),
                 health: standing.health.state,
                 health_reason: standing.health.reason,

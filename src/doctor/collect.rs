@@ -72,7 +72,7 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
         let roots: Vec<Option<PathBuf>> = survey
             .replicas
             .iter()
-            .map(|(_, sight)| sight.directory().map(|directory| directory.canonical.clone()))
+            .map(|(_, sight)| root_directory(sight).map(Path::to_owned))
             .collect();
         facts.measured = Some(measure(&roots, how, &tree, say));
     }
@@ -80,6 +80,12 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     collect_connections(&mut facts);
     recount_calls(&mut facts, &survey);
     facts
+}
+
+/// The root of a replica that is a directory.
+fn root_directory(sight: &Observation) -> Option<&Path> {
+    sight.spec.location.directory()?;
+    Some(&sight.directory()?.canonical)
 }
 
 fn volume_settings(config: &Config) -> VolumeSettings {
@@ -137,14 +143,16 @@ fn examine_replicas(
     let one =
         |(replica, (_, sight)): (&crate::config::ReplicaConfig, (ReplicaId, &Observation))| {
             let mount = sight.mount.as_ref();
-            let device = match sight.directory() {
-                Some(directory) => Some(directory.dev),
-                None => mount.map(|mount| mount.dev),
+            let device = match (sight.directory(), mount) {
+                _ if sight.spec.location.export().is_some() => None,
+                (Some(directory), _) => Some(directory.dev),
+                (None, mount) => mount.map(|mount| mount.dev),
             };
             let device = device.map(|(major, minor)| format!("{major}:{minor}"));
             ExaminedReplica {
                 name: replica.name.clone(),
-                path: replica.path.display().to_string(),
+                path: replica.location.to_string(),
+                is_export: replica.location.export().is_some(),
                 mount_point: mount.map(|mount| mount.mount_point.display().to_string()),
                 is_mounted: sight.is_mounted(),
                 failure: match &sight.probe_result {
@@ -165,7 +173,7 @@ fn examine_replicas(
                 page_cache: match replica.page_cache {
                     PageCache::Use => true,
                     PageCache::Bypass => false,
-                    PageCache::Auto => sight.nfs.is_none(),
+                    PageCache::Auto => mount.is_some() && sight.nfs.is_none(),
                 },
                 nfs: mount.zip(sight.nfs.as_ref()).map(|(mount, nfs)| nfs_facts(mount, nfs, table)),
                 ..ExaminedReplica::default()
@@ -297,7 +305,7 @@ fn redundant_groups(survey: &Survey) -> RedundantGroups {
         let Some((a, b)) = one.directory().zip(other.directory()) else { return false };
         match (&one.nfs, &other.nfs) {
             (Some(one), Some(other)) => a.dev == b.dev || one.shares_connection(other),
-            (None, None) => a.dev == b.dev,
+            (None, None) => root_directory(one).is_some() && a.dev == b.dev,
             _ => false,
         }
     };
@@ -365,9 +373,7 @@ fn probe_routes(facts: &mut DoctorFacts, tree: &SystemRoot) {
 /// nothing else gave an answer.
 fn measure_clocks(facts: &mut DoctorFacts, survey: &Survey, write: bool) {
     for (replica, (_, sight)) in facts.replicas.iter_mut().zip(survey.replicas.iter()) {
-        let Some(root) = sight.directory().map(|directory| directory.canonical.clone()) else {
-            continue;
-        };
+        let Some(root) = root_directory(sight).map(Path::to_owned) else { continue };
         if write {
             let at = root.clone();
             let stamped = run_with_timeout(CLOCK_PROBE_TIMEOUT, move || {

@@ -105,8 +105,10 @@ pub struct NetworkInterface {
 pub struct ExaminedReplica {
     /// Its name.
     pub name: String,
-    /// Its path, as configured.
+    /// Its path or address, as configured.
     pub path: String,
+    /// Whether it is an NFS server's export, which needs no mount.
+    pub is_export: bool,
     /// The mount point of its filesystem.
     pub mount_point: Option<String>,
     /// Whether it is itself a mount point, or on a network filesystem. False if it did not answer.

@@ -101,8 +101,11 @@ pub struct PlacementStatus {
 pub struct ReplicaTopology {
     /// The names of their nodes.
     pub names: NodeNames,
-    /// Their directories, for providers that look at the file itself.
-    pub directories: Vec<PathBuf>,
+    /// The number of replicas.
+    pub replicas: usize,
+    /// The directory of a replica, for providers that look at the file itself; empty if all replicas
+    /// are exports.
+    pub directory: PathBuf,
     /// The subtrees that are pinned to them.
     pub affinities: AffinityRules,
 }
@@ -176,7 +179,7 @@ impl Locator {
         let learned = match &self.source {
             PlacementSource::None => return None,
             PlacementSource::Timing(chunk) => {
-                Some(LearnedPlacement::new(*chunk, self.topology.directories.len()))
+                Some(LearnedPlacement::new(*chunk, self.topology.replicas))
             }
             PlacementSource::Provider(_) => None,
         };
@@ -190,7 +193,7 @@ impl Locator {
             path: path.to_owned(),
             size: version.size,
             range: ByteRange::new(0, version.size),
-            replica: self.topology.directories.first().cloned().unwrap_or_default(),
+            replica: self.topology.directory.clone(),
             inode: version.ino,
         };
         let file =
@@ -290,7 +293,7 @@ impl Locator {
             path: path.to_owned(),
             size: version.size,
             range: range.intersect(ByteRange::new(0, version.size)),
-            replica: self.topology.directories.first().cloned().unwrap_or_default(),
+            replica: self.topology.directory.clone(),
             inode: version.ino,
         };
         self.query(&**provider, &query).await.map(Some)

@@ -92,7 +92,7 @@ fn the_unit_allows_what_daemons_need() {
         values.flat_map(|(_, value)| value.split_whitespace().map(str::to_owned)).collect()
     };
     // `daemon::required_capabilities`; tests/cli/privileges.rs shows that each is needed.
-    let needed = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL MKNOD SETFCAP SETGID \
+    let needed = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL MKNOD NET_BIND_SERVICE SETFCAP SETGID \
                   SETPCAP SETUID SYS_ADMIN SYS_PTRACE SYS_RESOURCE";
     let needed = needed.split_whitespace().map(|name| format!("CAP_{name}")).collect();
     assert_eq!(of("CapabilityBoundingSet"), needed);

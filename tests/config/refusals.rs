@@ -219,7 +219,7 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "reed.x = 1\n",
-            "v.toml:6: key `replica[1].reed` is not known; [[replica]] has the keys `path`, `name`, `node`, `aliases`, `weight`, `max_in_flight`, `max_rate`, `page_cache`, `require_mount`",
+            "v.toml:6: key `replica[1].reed` is not known; [[replica]] has the keys `path`, `address`, `connections`, `mount_port`, `name`, `node`, `aliases`, `weight`, `max_in_flight`, `max_rate`, `page_cache`, `require_mount`",
         ),
         (
             "[read]\nsegmnt_size = '1MiB'\n",
@@ -283,7 +283,7 @@ fn invalid_replica_tables_are_refused() {
         ),
         (
             "[[replica]]\nname = 'b'\n",
-            "v.toml:6: key `replica[2].path` is missing; set it to the directory where the replica is mounted",
+            "v.toml:6: key `replica[2].path` is missing; set it to the directory where the replica is mounted, or set `address` to \"nfs://SERVER/EXPORT\"",
         ),
         (
             "[[replica]]\npath = 'mnt/b'\n",
@@ -325,6 +325,58 @@ fn invalid_replica_tables_are_refused() {
     let many: String = (0..64).map(|n| format!("[[replica]]\npath = '/r{n}'\n")).collect();
     let error = parse(&with(&many)).unwrap_err();
     assert_eq!(error, "v.toml:132: key `replica[65]`: the file has 65 replicas; use at most 64");
+}
+
+#[test]
+fn keys_that_do_not_suit_an_export_are_refused() {
+    refused_after_valid(&[
+        (
+            "address = 'nfs://gw/x'\n",
+            "v.toml:6: key `replica[1].address`: excludes `path`: a replica is an NFS server's export or a directory; remove one of them",
+        ),
+        (
+            "connections = 2\n",
+            "v.toml:6: key `replica[1].connections`: belongs to `address`, not to `path`; remove it",
+        ),
+        (
+            "[[replica]]\naddress = 'gw:/x'\n",
+            "v.toml:7: key `replica[2].address`: \"gw:/x\" is not valid: it does not begin with nfs://; write nfs://SERVER/EXPORT",
+        ),
+        (
+            "[[replica]]\naddress = 'nfs://gw/x'\nconnections = 17\n",
+            "v.toml:8: key `replica[2].connections`: 17 is out of range; use 1 to 16",
+        ),
+        (
+            "[[replica]]\naddress = 'nfs://gw/x'\nmount_port = 0\n",
+            "v.toml:8: key `replica[2].mount_port`: 0 is out of range; use 1 to 65535",
+        ),
+        (
+            "[[replica]]\naddress = 'nfs://gw/x'\npage_cache = 'use'\n",
+            "v.toml:8: key `replica[2].page_cache`: has no effect with `address`: fanfs reads from the server without a mount; remove it",
+        ),
+        (
+            "[[replica]]\naddress = 'nfs://gw/x'\nname = 'b'\n[[replica]]\naddress = 'nfs://gw//x/'\n",
+            "v.toml:10: key `replica[3].address`: \"nfs://gw/x\" is also the address of replica[2]; use another server for each replica",
+        ),
+        (
+            "[[replica]]\naddress = 'nfs://gw/x'\n[read]\npassthrough = 'whole-file'\n",
+            "v.toml:9: key `read.passthrough`: \"whole-file\" needs replicas with `path`, and replica[2] has `address`: the kernel cannot read it; change one of them",
+        ),
+    ]);
+    refused(&[
+        (
+            "[volume]\nname = 'v'\nmode = 'shared'\naccess = 'rw'\n[[replica]]\naddress = 'nfs://gw/x'\n",
+            "v.toml:4: key `volume.access`: \"rw\" needs replicas with `path`, and replica[1] has `address`: fanfs only reads from it; use \"ro\", or mount the export and set its `path`",
+        ),
+        (
+            "[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\naddress = 'nfs://gw/x'\n[write]\nlocks = 'forward'\n",
+            "v.toml:7: key `write.locks`: \"forward\" needs a write replica with `path`: fanfs does not lock files on an `address`; use \"local\"",
+        ),
+        (
+            "[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\naddress = 'nfs://gw/x'\n[placement]\nprovider = 'lustre'\n",
+            "v.toml:7: key `placement.provider`: needs a replica with `path`: it looks at the files themselves; mount one of the replicas, or use another provider",
+        ),
+    ]);
 }
 
 #[test]

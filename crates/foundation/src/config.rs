@@ -29,6 +29,7 @@ mod metrics;
 pub mod placement;
 mod range_text;
 mod raw;
+mod replica;
 pub mod schema;
 pub mod units;
 mod validate;
@@ -56,7 +57,7 @@ use raw::RawConfig;
 use units::Share;
 pub use write::WriteConfig;
 
-use crate::survey::{ReplicaSpec, SurveyRequest};
+use crate::survey::{ReplicaLocation, ReplicaSpec, SurveyRequest};
 use crate::volume::VolumeMode;
 
 /// The largest configuration file, bytes. 64 replicas with every key and comment take 64 KiB. With
@@ -144,13 +145,8 @@ impl Config {
     /// The survey request of this volume. `mount_point` is canonical, and known only if the volume
     /// is mounted.
     pub fn survey_request(&self, mount_point: Option<&Path>) -> SurveyRequest {
-        let subjects = self.replicas.iter().map(|replica| ReplicaSpec {
-            name: replica.name.clone(),
-            path: replica.path.clone(),
-            require_mount: replica.require_mount,
-        });
         SurveyRequest {
-            replicas: subjects.collect(),
+            replicas: self.replicas.iter().map(ReplicaConfig::spec).collect(),
             mode: self.volume.mode,
             segment_size: self.read.segment_size,
             deadline: self.read.deadline,
@@ -183,8 +179,8 @@ pub struct VolumeConfig {
 pub struct ReplicaConfig {
     /// The replica's name in logs and `status`; unique in the volume.
     pub name: String,
-    /// An absolute directory.
-    pub path: PathBuf,
+    /// Its directory or export.
+    pub location: ReplicaLocation,
     /// The storage node that the replica's gateway runs on.
     pub node: String,
     /// Other names of that node in providers' answers.
@@ -198,8 +194,19 @@ pub struct ReplicaConfig {
     /// Whether fanfs reads its files through the page cache of its mount.
     pub page_cache: PageCache,
     /// Keep it out of service while its path is neither a mount point nor inside a network file
-    /// system.
+    /// system. `false` of an export.
     pub require_mount: bool,
+}
+
+impl ReplicaConfig {
+    /// The replica as a survey and the roster know it.
+    pub fn spec(&self) -> ReplicaSpec {
+        ReplicaSpec {
+            name: self.name.clone(),
+            location: self.location.clone(),
+            require_mount: self.require_mount,
+        }
+    }
 }
 
 /// How fanfs splits reads, sends them to replicas and limits them.

@@ -4,6 +4,8 @@
 //! parallel with the dependencies. fanfs re-exports its modules as its own (`fanfs::config`). Like
 //! fanfs, it has no stable API.
 
+pub(crate) use fanfs_nfs::nfs;
+
 pub mod config;
 pub mod format;
 pub mod mount_table;

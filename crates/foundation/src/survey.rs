@@ -21,13 +21,17 @@ use serde::Serialize;
 use crate::mount_table::{Mount, MountTable, NfsMount};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
 
+mod export;
 mod findings;
+mod location;
 mod probe;
 mod roster;
 pub mod sample;
 
+pub use export::{ExportError, ExportRoot, list_exports};
+pub use location::{NfsExport, ReplicaLocation};
 pub use probe::{EntryKind, ProbeResult, RootInfo, RootListing, RootListingEntry};
-pub use roster::{AdmissionRefusal, AdmittedRoot, RootRecord, Roster, RosterEntry};
+pub use roster::{AdmissionRefusal, AdmittedRoot, OpenRoot, RootRecord, Roster, RosterEntry};
 
 /// The default time limit for a replica. A healthy replica answers in milliseconds, an automount
 /// over a busy network in a second or two.
@@ -38,9 +42,9 @@ pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 pub struct ReplicaSpec {
     /// The name.
     pub name: String,
-    /// An absolute directory.
-    pub path: PathBuf,
-    /// Whether the path must be a mount point or on a network file system.
+    /// Its directory or export.
+    pub location: ReplicaLocation,
+    /// Whether the directory must be a mount point or on a network file system.
     pub require_mount: bool,
 }
 
@@ -70,8 +74,8 @@ pub struct Observation {
     pub spec: ReplicaSpec,
     /// The result of opening its path.
     pub probe_result: ProbeResult,
-    /// The mount that contains the path. For a replica that did not answer, the path is taken as
-    /// configured, and symbolic links in it are not followed.
+    /// The mount that contains the directory. For a replica that did not answer, its path is taken
+    /// as configured, and symbolic links in it are not followed.
     pub mount: Option<Mount>,
     /// The NFS options and counters of that mount.
     pub nfs: Option<NfsMount>,
@@ -128,7 +132,7 @@ where
     // The listing may take half of the time. The rest is for returning the answer, so that a
     // slow replica does not count as hung.
     let listing_until = (question.mode == VolumeMode::Copies).then(|| end - limit / 2);
-    let wanted = probe::ProbeOptions { listing_until };
+    let wanted = probe::ProbeOptions { end, listing_until };
 
     let n = question.replicas.len();
     let mut answers = ReplicaMap::from_fn(n, |_| ProbeResult::TimedOut);
@@ -169,12 +173,13 @@ fn assemble(
     };
     let replicas = answers.map(|id, answer| {
         let subject = question.replicas[id.index()].clone();
-        let mount = match answer {
-            ProbeResult::Directory(directory) => directory
+        let mount = match (answer, subject.location.directory()) {
+            (_, None) => None,
+            (ProbeResult::Directory(directory), Some(_)) => directory
                 .mount_id
                 .and_then(|mount| table.by_id(mount))
                 .or_else(|| table.containing(&directory.canonical)),
-            _ => table.containing(&subject.path),
+            (_, Some(path)) => table.containing(path),
         };
         let nfs = mount.and_then(|mount| table.nfs(mount));
         Observation { spec: subject, probe_result: answer.clone(), mount: mount.cloned(), nfs }
@@ -183,9 +188,9 @@ fn assemble(
 }
 
 impl ReplicaSpec {
-    /// The name and path, as findings show them: "replica n1 (/mnt/n1)".
+    /// The name and location, as findings show them: "replica n1 (/mnt/n1)".
     pub(crate) fn label(&self) -> String {
-        format!("replica {} ({})", self.name, self.path.display())
+        format!("replica {} ({})", self.name, self.location)
     }
 }
 
@@ -198,10 +203,13 @@ impl Observation {
         }
     }
 
-    /// Whether the directory is a mount point or on a network file system. `false` also if it could
-    /// not be opened.
+    /// Whether the directory is a mount point or on a network file system; an export is, in this
+    /// sense. `false` also if it could not be opened.
     pub fn is_mounted(&self) -> bool {
         let directory = self.directory();
+        if self.spec.location.export().is_some() {
+            return directory.is_some();
+        }
         let mount = self.mount.as_ref();
         directory
             .zip(mount)

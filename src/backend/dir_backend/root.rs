@@ -30,7 +30,7 @@ use super::RootDevice;
 use crate::backend::file_closer::DeferredCloseFd;
 use crate::backend::{BackendError, Result};
 use crate::mount_table::MountTable;
-use crate::survey::{AdmissionRefusal, RootRecord, RosterEntry};
+use crate::survey::{AdmissionRefusal, OpenRoot, RootRecord, RosterEntry};
 
 /// The open root. Closing the last descriptor of a detached mount may block, and an inline caller
 /// may drop it last, so a dedicated thread closes it.
@@ -107,7 +107,10 @@ impl RootSlot {
 
     /// Brings the replica into service if it passes the checks.
     pub(super) fn enter_service(&self) -> std::result::Result<(), AdmissionRefusal> {
-        let (fd, record) = self.roster_entry.examine()?.into_parts();
+        let (root, record) = self.roster_entry.examine()?.into_parts();
+        let OpenRoot::Directory(fd) = root else {
+            return Err(AdmissionRefusal::Unreachable(Errno::NOTSUP));
+        };
         let device = RootDevice::from_root(fd.as_fd(), &record);
         *self.device.write() = Some(device);
         let root = Arc::new(Root { fd: fd.into(), device, record });

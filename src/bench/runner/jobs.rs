@@ -4,11 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{BenchRunner, describe_pass};
-use crate::bench::BenchError;
 use crate::bench::fio::{self, FioError};
 use crate::bench::pass_error::PassError;
 use crate::bench::plan::{self, Candidate, FilePart, PassSpec};
 use crate::bench::results::PassOutcome;
+use crate::bench::{BenchError, directory};
 use crate::volume::ReplicaId;
 
 /// Why a job could not be written or run.
@@ -55,7 +55,7 @@ impl BenchRunner<'_> {
                 let id = id.unwrap_or(ReplicaId::new(0));
                 fio::FioReader {
                     name: format!("raw-{}", self.name(id)),
-                    directory: Some(self.config.replicas[id.index()].path.clone()),
+                    directory: Some(directory(&self.config.replicas[id.index()]).to_owned()),
                     is_direct: self.target.is_direct(id),
                     part,
                 }

@@ -19,7 +19,7 @@ impl BenchRunner<'_> {
             results::result_rows(&self.outcomes, settings.readers, |id| self.name(id).to_owned());
         let shown = |(id, mode): (ReplicaId, &ReadMode)| ReportedReplica {
             name: self.name(id).to_owned(),
-            path: config.replicas[id.index()].path.display().to_string(),
+            path: config.replicas[id.index()].location.to_string(),
             raw_reads: match mode {
                 ReadMode::Direct => Some("O_DIRECT"),
                 ReadMode::Cached => Some("page cache"),

@@ -88,16 +88,22 @@ fn render_units(
     let what = unit_path(volume)?;
     let place = unit_path(mount_point)?;
     let options = escape_unit_value(options)?;
-    let replicas = config.replicas.iter().map(|replica| unit_path(&replica.path));
-    let replicas = replicas.collect::<Result<Vec<_>, _>>()?.join(" ");
+    let directories = config.replicas.iter().filter_map(|replica| replica.location.directory());
+    let directories = directories.map(unit_path).collect::<Result<Vec<_>, _>>()?.join(" ");
+    let mounts_first = match directories.is_empty() {
+        true => String::new(),
+        false => format!(
+            "# Mount the replicas first. Remove the next line if autofs or an administrator mounts\n\
+             # them.\n\
+             RequiresMountsFor={directories}\n"
+        ),
+    };
     let volume = &config.volume.name;
     let mount = format!(
         "[Unit]\n\
          Description=fanfs volume {volume}\n\
          Documentation=man:mount.fanfs(8)\n\
-         # Mount the replicas first. Remove the next line if autofs or an administrator mounts\n\
-         # them.\n\
-         RequiresMountsFor={replicas}\n\
+         {mounts_first}\
          After=network-online.target remote-fs-pre.target\n\
          Wants=network-online.target\n\
          \n\

@@ -9,6 +9,8 @@
 //! inode number and change time. So it never mixes the bytes of two versions; it leaves out an
 //! independent copy instead.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -54,8 +56,10 @@ pub(super) struct InferredReplica {
     pub(super) name: String,
     /// The node, if the mount's source names one.
     pub(super) node: Option<String>,
-    /// The path to write into the file.
+    /// The path or address to write into the file.
     pub(super) path: String,
+    /// Whether it is the address of an export.
+    pub(super) is_export: bool,
     /// The file system's type.
     pub(super) fs_type: Option<String>,
     /// The device, or `SERVER:/path`.
@@ -164,8 +168,8 @@ fn infer_mode(sights: &[&Observation], fsids: &[NfsFsid]) -> InferredMode {
     for other in others {
         let TreeComparison { relation, reason } = compare_trees(first, other, fsids);
         worst = worst.max(Some(relation));
-        let a = first.spec.path.display();
-        let b = other.spec.path.display();
+        let a = &first.spec.location;
+        let b = &other.spec.location;
         reasons.push(format!("{a} and {b}: {reason}"));
     }
     match worst {
@@ -291,7 +295,8 @@ pub(super) fn parse_nfs_fsids(volumes: &str) -> Vec<NfsFsid> {
 fn infer_replicas(sights: &[&Observation]) -> Vec<InferredReplica> {
     let hosts: Vec<Option<String>> = sights.iter().map(|sight| source_host(sight)).collect();
     let last = |sight: &Observation, up: usize| {
-        let part = sight.spec.path.ancestors().nth(up)?.file_name()?;
+        let path = sight.spec.location.directory()?;
+        let part = path.ancestors().nth(up)?.file_name()?;
         sanitize_name(&part.to_string_lossy())
     };
     // The path component that differs: the last one, or the one above it.
@@ -312,15 +317,19 @@ fn infer_replicas(sights: &[&Observation]) -> Vec<InferredReplica> {
         |((sight, node), name): ((&&Observation, Option<String>), String)| InferredReplica {
             name,
             node,
-            path: sight.spec.path.to_string_lossy().into_owned(),
+            path: sight.spec.location.to_string(),
+            is_export: sight.spec.location.export().is_some(),
             fs_type: sight.mount.as_ref().map(|mount| mount.fs_type.clone()),
             source: sight.mount.as_ref().map(|mount| mount.source.to_string_lossy().into_owned()),
         };
     sights.iter().zip(hosts).zip(names).map(replica).collect()
 }
 
-/// The host in a mount's source, as the name of a node.
+/// The host in a mount's source or an export's address, as the name of a node.
 fn source_host(sight: &Observation) -> Option<String> {
+    if let Some(export) = sight.spec.location.export() {
+        return sanitize_name(&export.address.server);
+    }
     let mount = sight.mount.as_ref()?;
     let source = mount.source.to_str()?;
     match (&sight.nfs, mount.fs_type.as_str()) {
@@ -351,10 +360,13 @@ pub(super) fn infer_volume_name(survey: &Survey) -> Option<String> {
     let last = |path: &Path| {
         path.file_name()?.to_str().filter(|name| is_valid_name(name)).map(str::to_owned)
     };
-    let export = |sight: &Observation| last(Path::new(&sight.nfs.as_ref()?.export));
+    let export = |sight: &Observation| match sight.spec.location.export() {
+        Some(export) => last(Path::new(OsStr::from_bytes(&export.address.export))),
+        None => last(Path::new(&sight.nfs.as_ref()?.export)),
+    };
     // With one replica, the last component of its export or path is the name.
     common_value(all().map(export))
-        .or_else(|| common_value(all().map(|sight| last(&sight.spec.path))))?
+        .or_else(|| common_value(all().map(|sight| last(&sight.spec.location.to_path()))))?
 }
 
 /// The first value, if all are equal to it.

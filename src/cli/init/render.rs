@@ -102,10 +102,12 @@ fn render_replicas(out: &mut String, guess: &InferredVolume) {
         out.push('\n');
         let from = match (&replica.fs_type, &replica.source) {
             (Some(fs_type), Some(source)) => format!("{fs_type}, {source}"),
+            _ if replica.is_export => "an NFS server that fanfs reads without a mount".to_owned(),
             _ => "of unknown type".to_owned(),
         };
         write_comment(out, &from);
-        let _ = writeln!(out, "[[replica]]\npath = {}", toml_string(&replica.path));
+        let key = if replica.is_export { "address" } else { "path" };
+        let _ = writeln!(out, "[[replica]]\n{key} = {}", toml_string(&replica.path));
         match &replica.node {
             Some(node) => {
                 let _ = writeln!(out, "node = {}", toml_string(node));

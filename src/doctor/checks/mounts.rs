@@ -53,6 +53,10 @@ pub(super) fn answers(facts: &DoctorFacts) -> CheckOutcome {
                 );
                 ("hangs", evidence, hung_remedy(replica))
             }
+            _ if replica.is_export => {
+                let error = replica.failure.as_deref().unwrap_or("unknown error");
+                ("cannot be opened", format!("{path}: {error}"), export_remedy(replica))
+            }
             _ => {
                 let error = replica.failure.as_deref().unwrap_or("unknown error");
                 let point = shell_word(replica.mount_point.as_deref().unwrap_or(path));
@@ -76,7 +80,20 @@ fn mkdir_remedy(path: &str) -> String {
     format!("mkdir -p {0}  (then mount the replica there)", shell_word(path))
 }
 
+/// The command that shows what the server of an export offers.
+fn export_remedy(replica: &ExaminedReplica) -> String {
+    let server = replica.path.trim_start_matches("nfs://").split('/').next().unwrap_or_default();
+    let server = match server.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => server.split(':').next().unwrap_or_default(),
+    };
+    format!("showmount -e {}", shell_word(server))
+}
+
 fn hung_remedy(replica: &ExaminedReplica) -> String {
+    if replica.is_export {
+        return export_remedy(replica);
+    }
     match (&replica.nfs, &replica.mount_point) {
         (Some(nfs), _) => {
             let to = shell_word(nfs.addr.as_deref().unwrap_or(&nfs.server));

@@ -101,6 +101,15 @@ pub(super) const MAX_RATE_MIN: Rate = Rate(64 * KIB);
 /// An unmounted mount point is an empty directory, and looks like a volume without files.
 pub(super) const REQUIRE_MOUNT: bool = true;
 
+/// One connection fills a 10 Gbit/s path on a machine of today. Others help where packets are lost,
+/// and where a server serves each connection with one thread.
+pub(super) const CONNECTIONS: usize = 4;
+/// Servers limit connections: knfsd to about 80 for each four threads.
+pub(super) const CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=16;
+
+/// Ports of TCP.
+pub(super) const MOUNT_PORT_RANGE: RangeInclusive<i64> = 1..=65_535;
+
 /// Two threads always receive requests; the others may do small reads of a replica. On two CPUs,
 /// 10 threads gained nothing over 6 (benches/results/sweep.md).
 pub(super) const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 6..=12;

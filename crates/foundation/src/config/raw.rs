@@ -100,16 +100,46 @@ pub(super) struct Volume {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-#[schemars(extend("required" = ["path"]))]
+#[schemars(extend("oneOf" = json!([{ "required": ["path"] }, { "required": ["address"] }])))]
 pub(super) struct Replica {
     /// The directory where the replica is mounted. Each replica needs its own mount to add
     /// bandwidth.
     #[schemars(regex(pattern = "^/"))]
     #[schemars(extend(
-        "x-default" = "required",
+        "x-default" = "required, unless `address` is set",
         "x-range" = "an absolute directory without `..`; different for each replica",
     ))]
     pub(super) path: Option<String>,
+    /// The NFS server and export that fanfs reads itself, over NFSv3 and TCP, without a mount. The
+    /// volume is then read-only.
+    #[schemars(regex(pattern = "^nfs://"))]
+    #[schemars(extend(
+        "x-default" = "none: `path` is set",
+        "x-range" = "`\"nfs://SERVER/EXPORT\"` or `\"nfs://SERVER:PORT/EXPORT\"`; different for each replica",
+    ))]
+    pub(super) address: Option<String>,
+    /// Connections to the server of `address`. Raise it where packets are lost, or if one connection
+    /// is slower than the network.
+    #[schemars(range(
+        min = *defaults::CONNECTIONS_RANGE.start(),
+        max = *defaults::CONNECTIONS_RANGE.end(),
+    ))]
+    #[schemars(extend(
+        "default" = defaults::CONNECTIONS,
+        "x-range" = number_bounds(&defaults::CONNECTIONS_RANGE),
+    ))]
+    pub(super) connections: Option<i64>,
+    /// The port of the MOUNT service at `address`, if a firewall hides the server's portmapper. The
+    /// port in `address` is that of NFS.
+    #[schemars(range(
+        min = *defaults::MOUNT_PORT_RANGE.start(),
+        max = *defaults::MOUNT_PORT_RANGE.end(),
+    ))]
+    #[schemars(extend(
+        "x-default" = "the portmapper's answer, otherwise 20048",
+        "x-range" = number_bounds(&defaults::MOUNT_PORT_RANGE),
+    ))]
+    pub(super) mount_port: Option<i64>,
     /// The replica's name in logs, metrics and `fanfs status`. Set it if two replicas are on one
     /// node.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._:-]{1,253}$"))]

@@ -1,17 +1,14 @@
 //! Turns the settings as written into a [`Config`]: required keys, ranges, defaults, and keys that
 //! contradict each other. Pure, except for the number of CPUs.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
-
-use super::checks::{check_path, check_range, parse_choice, parse_count};
-use super::choices::{ACCESSES, Access, CACHES, MODES, PAGE_CACHES, PASSTHROUGHS, PageCache};
+use super::checks::{check_range, parse_choice, parse_count};
+use super::choices::{ACCESSES, Access, CACHES, MODES, PASSTHROUGHS};
 use super::error::ConfigError;
 use super::key_index::KeyIndex;
+use super::replica::is_label;
 use super::units::{Size, Time};
-use super::{Config, FuseConfig, MemoryConfig, ReadConfig, ReplicaConfig, VolumeConfig};
-use super::{defaults, log, metrics, placement, raw, write};
-use crate::volume::MAX_REPLICAS;
+use super::{Config, FuseConfig, MemoryConfig, ReadConfig, VolumeConfig};
+use super::{defaults, log, metrics, placement, raw, replica, write};
 
 const MODE_MISSING: &str = "write \"shared\" if all replicas are one file system, \
                             \"copies\" if they are independent trees with the same content";
@@ -23,7 +20,7 @@ pub(super) fn config(
 ) -> Result<Config, ConfigError> {
     let min_replicas = settings.volume.min_replicas;
     let mut volume = volume(settings.volume, outline)?;
-    let replicas = replicas(settings.replica, outline)?;
+    let replicas = replica::validate(settings.replica, outline)?;
     let most = replicas.len() as i64;
     volume.min_replicas = parse_count(
         outline,
@@ -77,104 +74,6 @@ fn volume(written: raw::Volume, outline: &KeyIndex<'_>) -> Result<VolumeConfig, 
         return Err(outline.refuse("volume.immutable", what));
     }
     Ok(VolumeConfig { name, mode, chunk_size, access, min_replicas, immutable })
-}
-
-fn replicas(
-    written: Vec<raw::Replica>,
-    outline: &KeyIndex<'_>,
-) -> Result<Vec<ReplicaConfig>, ConfigError> {
-    if written.is_empty() {
-        let advice = "add at least one [[replica]] with a path";
-        return Err(outline.missing("replica", advice));
-    }
-    if written.len() > MAX_REPLICAS {
-        let what = format!("the file has {} replicas; use at most {MAX_REPLICAS}", written.len());
-        return Err(outline.refuse(&format!("replica[{}]", MAX_REPLICAS + 1), what));
-    }
-    let mut paths: HashMap<PathBuf, usize> = HashMap::new();
-    let mut names: HashMap<String, usize> = HashMap::new();
-    let mut replicas = Vec::with_capacity(written.len());
-    for (number, written) in (1..).zip(written) {
-        let explicit_name = written.name.is_some();
-        let replica = replica(number, written, outline)?;
-        if let Some(other) = paths.insert(replica.path.clone(), number) {
-            let what = format!(
-                "{:?} is also the path of replica[{other}]; use a separate mount for each replica",
-                replica.path
-            );
-            return Err(outline.refuse(&format!("replica[{number}].path"), what));
-        }
-        if let Some(other) = names.insert(replica.name.clone(), number) {
-            let origin = if explicit_name { "" } else { ", the default," };
-            let what = format!(
-                "{:?}{origin} is also the name of replica[{other}]; use a unique name for each \
-                 replica",
-                replica.name
-            );
-            return Err(outline.refuse(&format!("replica[{number}].name"), what));
-        }
-        replicas.push(replica);
-    }
-    Ok(replicas)
-}
-
-fn replica(
-    number: usize,
-    written: raw::Replica,
-    outline: &KeyIndex<'_>,
-) -> Result<ReplicaConfig, ConfigError> {
-    let key = |name: &str| format!("replica[{number}].{name}");
-    let path = written.path.ok_or_else(|| {
-        outline.missing(&key("path"), "set it to the directory where the replica is mounted")
-    })?;
-    check_path(outline, &key("path"), &path)?;
-    for (name, value) in [("name", &written.name), ("node", &written.node)] {
-        if let Some(value) = value {
-            check_label(outline, &key(name), value)?;
-        }
-    }
-    let aliases = written.aliases.unwrap_or_default();
-    for alias in &aliases {
-        check_label(outline, &key("aliases"), alias)?;
-    }
-    let name =
-        written.name.or_else(|| written.node.clone()).unwrap_or_else(|| format!("r{number}"));
-    let weight = written.weight.unwrap_or(defaults::WEIGHT);
-    check_range(outline, &key("weight"), weight, defaults::WEIGHT_RANGE)?;
-    if let Some(rate) = written.max_rate
-        && rate < defaults::MAX_RATE_MIN
-    {
-        let what = format!("{rate} is too low; use at least {}", defaults::MAX_RATE_MIN);
-        return Err(outline.refuse(&key("max_rate"), what));
-    }
-    Ok(ReplicaConfig {
-        path: PathBuf::from(path),
-        node: written.node.unwrap_or_else(|| name.clone()),
-        name,
-        aliases,
-        weight,
-        max_in_flight: written.max_in_flight.map(|size| size.0),
-        max_rate: written.max_rate.map(|rate| rate.0),
-        page_cache: match written.page_cache.as_deref() {
-            None => PageCache::Auto,
-            Some(way) => parse_choice(outline, &key("page_cache"), way, &PAGE_CACHES)?,
-        },
-        require_mount: written.require_mount.unwrap_or(defaults::REQUIRE_MOUNT),
-    })
-}
-
-/// Checks the name of a replica or node: a host name or address, which becomes a metric label.
-fn check_label(outline: &KeyIndex<'_>, key: &str, label: &str) -> Result<(), ConfigError> {
-    if (1..=253).contains(&label.len()) && label.bytes().all(is_label) {
-        return Ok(());
-    }
-    let what =
-        format!("{label:?} is not a valid name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`");
-    Err(outline.refuse(key, what))
-}
-
-fn is_label(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"._-:".contains(&byte)
 }
 
 fn read(written: raw::Read, outline: &KeyIndex<'_>) -> Result<ReadConfig, ConfigError> {
@@ -318,5 +217,6 @@ fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), C
         );
         return Err(outline.conflict("memory.budget", budget, SEGMENT_SIZE, &what));
     }
+    replica::check_exports(config, outline)?;
     write::check_contradictions(volume, read.passthrough, outline)
 }

@@ -45,7 +45,9 @@ pub(super) fn validate(
             })?
         }
     };
+    let is_export = replicas[replica].location.export().is_some();
     let locks = match (written.locks.as_deref(), volume.mode) {
+        (None, _) if is_export => LockMode::Local,
         // No writer has to be excluded from data that never changes.
         (None, VolumeMode::Shared) if !volume.immutable => LockMode::Forward,
         (None, _) => LockMode::Local,
@@ -54,6 +56,11 @@ pub(super) fn validate(
             if locks == LockMode::Forward && mode == VolumeMode::Copies {
                 let what = "\"forward\" needs `volume.mode` = \"shared\": a lock on one copy \
                             does not exclude users of another; use \"local\"";
+                return Err(outline.refuse("write.locks", what.to_owned()));
+            }
+            if locks == LockMode::Forward && is_export {
+                let what = "\"forward\" needs a write replica with `path`: fanfs does not lock files \
+                            on an `address`; use \"local\"";
                 return Err(outline.refuse("write.locks", what.to_owned()));
             }
             locks

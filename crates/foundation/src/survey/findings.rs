@@ -4,18 +4,19 @@
 //! an error itself: an unmounted directory differs from the others anyway, and would hide other
 //! differences.
 
-use std::ffi::OsStr;
+mod root_differences;
+
 use std::time::Duration;
 
 use bytesize::ByteSize;
 
 use super::{
-    EntryKind, Finding, Observation, ProbeResult, ReplicaSpec, RootInfo, RootListing,
-    RootListingEntry, Severity, Survey, roster,
+    Finding, Observation, ProbeResult, ReplicaSpec, RootInfo, RootListing, Severity, Survey, roster,
 };
 use crate::mount_table::option_rules::{CheckedOptions, MountUse, OptionFault, find_faults};
 use crate::mount_table::{Mount, NfsMount, Recovery};
 use crate::volume::{ReplicaId, VolumeMode};
+use root_differences::{NamedListing, differences};
 
 /// The number of differences between two roots that a finding lists.
 const MAX_SHOWN_DIFFERENCES: usize = 3;
@@ -30,6 +31,7 @@ const RULES: &[FindingRule] = &[
     write_replica_is_read_only,
     shared_connections,
     same_file_system,
+    shared_servers,
     different_content,
     aliased_copies,
     overlap_with_mount_point,
@@ -140,7 +142,10 @@ fn different_file_systems(survey: &Survey) -> Vec<Finding> {
             let name = &sight.spec.name;
             let ino = root.ino;
             let (major, minor) = root.dev;
-            format!("{name} has root inode {ino} on device {major}:{minor}")
+            match sight.spec.location.directory() {
+                Some(_) => format!("{name} has root inode {ino} on device {major}:{minor}"),
+                None => format!("{name} has root inode {ino} on its server"),
+            }
         })
         .collect();
     let text = format!(
@@ -243,7 +248,8 @@ fn shared_connections(survey: &Survey) -> Vec<Finding> {
 
 fn same_file_system(survey: &Survey) -> Vec<Finding> {
     // For NFS, the finding about connections is more specific.
-    let others = comparable(survey).filter(|(_, sight, _)| sight.nfs.is_none());
+    let others = comparable(survey)
+        .filter(|(_, sight, _)| sight.nfs.is_none() && sight.spec.location.directory().is_some());
     let judge = |group: Vec<(ReplicaId, &Observation, &RootInfo)>| {
         let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
         let (major, minor) = group[0].2.dev;
@@ -255,6 +261,25 @@ fn same_file_system(survey: &Survey) -> Vec<Finding> {
         warning(ids, text)
     };
     groups(others, |(_, _, a), (_, _, b)| a.dev == b.dev).into_iter().map(judge).collect()
+}
+
+/// Exports on one server.
+fn shared_servers(survey: &Survey) -> Vec<Finding> {
+    let is_one = |(_, _, a): (_, &Observation, &RootInfo),
+                  (_, _, b): (_, &Observation, &RootInfo)| {
+        a.servers.iter().any(|address| b.servers.contains(address))
+    };
+    let judge = |group: Vec<(ReplicaId, &Observation, &RootInfo)>| {
+        let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
+        let text = format!(
+            "{} are on one server ({}), so reading from more than one of them is no faster; use a \
+             different server or address for each, or one replica with more `connections`",
+            replicas_text(survey, &ids),
+            group[0].2.servers[0]
+        );
+        warning(ids, text)
+    };
+    groups(comparable(survey), is_one).into_iter().map(judge).collect()
 }
 
 fn different_content(survey: &Survey) -> Vec<Finding> {
@@ -285,56 +310,16 @@ fn different_content(survey: &Survey) -> Vec<Finding> {
     listings.filter_map(compare).collect()
 }
 
-/// The complete listing of a replica's root.
-struct NamedListing<'a> {
-    replica: &'a str,
-    listing: &'a RootListing,
-}
-
-/// How two listings differ, in the order of the names.
-fn differences(one: NamedListing<'_>, other: NamedListing<'_>) -> Vec<String> {
-    let NamedListing { replica: a, listing: ones } = one;
-    let NamedListing { replica: b, listing: others } = other;
-    let mut found = Vec::new();
-    let mut all: Vec<&OsStr> =
-        ones.entries.keys().chain(others.entries.keys()).map(|n| &**n).collect();
-    all.sort_unstable();
-    all.dedup();
-    // mkfs creates it, so copies may lack it.
-    all.retain(|name| *name != "lost+found");
-    for name in all {
-        found.extend(match (ones.entries.get(name), others.entries.get(name)) {
-            (Some(_), None) => Some(format!("{name:?} is only in {a}")),
-            (None, Some(_)) => Some(format!("{name:?} is only in {b}")),
-            (Some(one), Some(other)) => difference(one, other)
-                .map(|(one, other)| format!("{name:?} is {one} in {a} and {other} in {b}")),
-            (None, None) => None,
-        });
-    }
-    found
-}
-
-fn difference(one: &RootListingEntry, other: &RootListingEntry) -> Option<(String, String)> {
-    let word = |kind| match kind {
-        EntryKind::File => "a file",
-        EntryKind::Directory => "a directory",
-        EntryKind::Symlink => "a symbolic link",
-        EntryKind::Special => "a special file",
-    };
-    if let Some((a, b)) = one.kind.zip(other.kind).filter(|(a, b)| a != b) {
-        return Some((word(a).to_owned(), word(b).to_owned()));
-    }
-    let (a, b) = one.size.zip(other.size).filter(|(a, b)| a != b)?;
-    Some((format!("{a} bytes"), format!("{b} bytes")))
-}
-
 /// Replicas of a `copies` volume that are several paths to one tree. Trees that were copied differ
 /// in the inode number or, to the nanosecond, in the change time of the root.
 fn aliased_copies(survey: &Survey) -> Vec<Finding> {
     if survey.request.mode != VolumeMode::Copies {
         return vec![];
     }
-    let is_network = |sight: &Observation| sight.mount.as_ref().is_some_and(Mount::is_network);
+    let is_network = |sight: &Observation| {
+        sight.spec.location.export().is_some()
+            || sight.mount.as_ref().is_some_and(Mount::is_network)
+    };
     let one_tree = |(_, a, one): (_, &Observation, &RootInfo),
                     (_, b, other): (_, &Observation, &RootInfo)| {
         let may_be = one.dev == other.dev || is_network(a) && is_network(b);
@@ -357,9 +342,9 @@ fn aliased_copies(survey: &Survey) -> Vec<Finding> {
 fn overlap_with_mount_point(survey: &Survey) -> Vec<Finding> {
     let Some(point) = &survey.request.mount_point else { return vec![] };
     let judge = |(id, sight): (ReplicaId, &Observation)| {
-        let path = sight.directory().map_or(&sight.spec.path, |root| &root.canonical);
+        let configured = sight.spec.location.directory()?;
+        let path = sight.directory().map_or(configured, |root| &root.canonical);
         let name = &sight.spec.name;
-        let path = path.as_path();
         let at = point.display();
         let text = if path.starts_with(point) {
             format!(

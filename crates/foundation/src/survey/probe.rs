@@ -1,16 +1,19 @@
-//! The part of a survey that touches a replica; any call here may hang.
+//! The part of a survey that touches a replica; any call on a directory here may hang.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::ReplicaSpec;
+use super::export::{ExportError, ExportRoot, open_export};
+use super::{NfsExport, ReplicaLocation, ReplicaSpec};
+use crate::nfs::{Caller, Identity, Kind, NfsError, Position};
 
 /// Names of a root that are compared at most. The first level says whether two
 /// trees are meant to be the same; it does not prove it.
@@ -19,6 +22,8 @@ const MAX_NAMES: usize = 1000;
 /// The requests to a replica beyond its root's attributes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeOptions {
+    /// When the survey ends.
+    pub(super) end: Instant,
     /// List the root, asking for sizes until then; `None`: do not.
     pub(super) listing_until: Option<Instant>,
 }
@@ -41,11 +46,13 @@ pub enum ProbeResult {
 /// A replica's root directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootInfo {
-    /// The path without symbolic links.
+    /// The path without symbolic links; of an export, its address.
     pub canonical: PathBuf,
+    /// The addresses of an export's server.
+    pub servers: Vec<SocketAddr>,
     /// The id of its mount in mountinfo (Linux 5.8).
     pub mount_id: Option<u64>,
-    /// Device number, major and minor.
+    /// Device number, major and minor; 0:0 of an export.
     pub dev: (u32, u32),
     /// Inode number.
     pub ino: u64,
@@ -98,6 +105,15 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
+    fn from_kind(kind: Kind) -> EntryKind {
+        match kind {
+            Kind::Regular => EntryKind::File,
+            Kind::Directory => EntryKind::Directory,
+            Kind::Symlink => EntryKind::Symlink,
+            Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => EntryKind::Special,
+        }
+    }
+
     fn from_file_type(file_type: FileType) -> Option<EntryKind> {
         match file_type {
             FileType::RegularFile => Some(EntryKind::File),
@@ -110,7 +126,14 @@ impl EntryKind {
 }
 
 pub(super) fn probe(subject: &ReplicaSpec, wanted: ProbeOptions) -> ProbeResult {
-    match open_and_stat(subject, wanted) {
+    match &subject.location {
+        ReplicaLocation::Directory(path) => probe_directory(path, wanted),
+        ReplicaLocation::Export(export) => probe_export(export, wanted),
+    }
+}
+
+fn probe_directory(path: &Path, wanted: ProbeOptions) -> ProbeResult {
+    match open_and_stat(path, wanted) {
         Ok(directory) => ProbeResult::Directory(Box::new(directory)),
         Err(Errno::NOENT) => ProbeResult::Absent,
         Err(Errno::NOTDIR) => ProbeResult::NotADirectory,
@@ -118,12 +141,12 @@ pub(super) fn probe(subject: &ReplicaSpec, wanted: ProbeOptions) -> ProbeResult 
     }
 }
 
-fn open_and_stat(subject: &ReplicaSpec, wanted: ProbeOptions) -> Result<RootInfo, Errno> {
+fn open_and_stat(path: &Path, wanted: ProbeOptions) -> Result<RootInfo, Errno> {
     // Opened, not only looked up: that is what triggers an automount, and what
     // reading will need the right to do.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(&subject.path, flags, Mode::empty())?;
-    let canonical = std::fs::canonicalize(&subject.path)
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let canonical = std::fs::canonicalize(path)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
     let stat = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, mask)?;
@@ -132,6 +155,7 @@ fn open_and_stat(subject: &ReplicaSpec, wanted: ProbeOptions) -> Result<RootInfo
     let shows_mount = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID);
     Ok(RootInfo {
         canonical,
+        servers: Vec::new(),
         mount_id: shows_mount.then_some(stat.stx_mnt_id),
         dev: (stat.stx_dev_major, stat.stx_dev_minor),
         ino: stat.stx_ino,
@@ -142,6 +166,84 @@ fn open_and_stat(subject: &ReplicaSpec, wanted: ProbeOptions) -> Result<RootInfo
         is_read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
         listing,
     })
+}
+
+/// Of the time for a survey, the part that an export has to answer in: the survey then shows its
+/// error.
+fn export_end(end: Instant) -> Instant {
+    let left = end.saturating_duration_since(Instant::now());
+    end - left / 10
+}
+
+fn probe_export(export: &NfsExport, wanted: ProbeOptions) -> ProbeResult {
+    let end = export_end(wanted.end);
+    let found = open_export(export, end.saturating_duration_since(Instant::now()))
+        .and_then(|root| Ok(describe_export(export, &root, wanted)?));
+    match found {
+        Ok(root) => ProbeResult::Directory(Box::new(root)),
+        Err(ExportError::Root(NfsError::Rpc(crate::nfs::RpcError::Late))) => ProbeResult::TimedOut,
+        Err(error) => ProbeResult::Failed(error.to_string()),
+    }
+}
+
+fn describe_export(
+    export: &NfsExport,
+    found: &ExportRoot,
+    wanted: ProbeOptions,
+) -> Result<RootInfo, NfsError> {
+    let identity = Identity::of_process();
+    let caller = Caller { identity: &identity, deadline: export_end(wanted.end) };
+    let usage = found.client.usage(caller, found.root.handle)?;
+    let listing = wanted.listing_until.map(|until| list_export(found, caller, until));
+    let attributes = &found.root.attributes;
+    let changed = attributes.changed;
+    Ok(RootInfo {
+        canonical: export.address.to_string().into(),
+        servers: found.addresses.clone(),
+        mount_id: None,
+        dev: (0, 0),
+        ino: attributes.number,
+        ctime: (changed.seconds.into(), changed.nanoseconds),
+        mode: attributes.permissions,
+        size: usage.bytes,
+        free: usage.available_bytes,
+        is_read_only: true,
+        listing: listing.transpose()?,
+    })
+}
+
+fn list_export(
+    found: &ExportRoot,
+    caller: Caller<'_>,
+    until: Instant,
+) -> Result<RootListing, NfsError> {
+    let mut listing = RootListing::default();
+    let mut position = Position::START;
+    loop {
+        let page = found.client.list(caller, found.root.handle, position)?;
+        for entry in page.entries {
+            if listing.entries.len() == MAX_NAMES {
+                return Ok(listing);
+            }
+            let attributes = entry.object.map(|object| object.attributes);
+            let kind = attributes.map(|attributes| EntryKind::from_kind(attributes.kind));
+            let file = attributes.filter(|_| kind == Some(EntryKind::File));
+            let entry_info = RootListingEntry {
+                ino: entry.number,
+                kind,
+                size: file.map(|attributes| attributes.size),
+            };
+            listing.entries.insert(OsString::from_vec(entry.name), entry_info);
+        }
+        let Some(next) = page.next else {
+            listing.complete = true;
+            return Ok(listing);
+        };
+        if Instant::now() > until {
+            return Ok(listing);
+        }
+        position = next;
+    }
 }
 
 fn list(fd: OwnedFd, until: Instant) -> Result<RootListing, Errno> {

@@ -6,7 +6,7 @@
 //!
 //! | rule | if it does not hold |
 //! |---|---|
-//! | the path is a directory, can be opened and answers | absent, tried again |
+//! | the path is a directory, or the address an export; it can be opened and answers | absent, tried again |
 //! | with `require_mount`: it is a mount, or on a network file system | absent, tried again |
 //! | the file system is the same as at this replica's last admission | wrong configuration |
 //! | in `shared` mode: the file system is that of the other replicas | wrong configuration |
@@ -27,6 +27,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{
@@ -36,12 +37,16 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::ReplicaSpec;
+use super::export::{ExportRoot, open_export};
+use super::{NfsExport, ReplicaLocation, ReplicaSpec};
 use crate::mount_table::MountTable;
 use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
 
 /// What `FANFS_LOG` and JSON log lines call this module, whichever crate it is in.
 const LOG_TARGET: &str = "fanfs::survey::roster";
+
+/// How long a server may take to show an export.
+const EXPORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// `NFS_SUPER_MAGIC` of statfs(2).
 const NFS_MAGIC: u64 = 0x6969;
@@ -49,34 +54,35 @@ const NFS_MAGIC: u64 = 0x6969;
 /// Identity of a replica's root at its admission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootRecord {
-    /// Device number, major and minor.
+    /// Device number, major and minor; 0:0 of an export.
     pub dev: (u32, u32),
     /// Inode number of the root directory.
     pub ino: u64,
-    /// Id of its mount; `None` before Linux 5.8. The id is the same for all processes of
-    /// the mount namespace.
+    /// Id of its mount; `None` before Linux 5.8, and of an export. The id is the same for all
+    /// processes of the mount namespace.
     pub mount: Option<u64>,
     /// `f_type` of statfs(2).
     magic: u64,
     /// `f_fsid` of statvfs(3): from the UUID on most local file systems, 0 on NFS.
     id: u64,
-    /// Source and root of the mount; `None` where the mount table lacks it.
+    /// Source and root of the mount, or the address of an export; `None` where the mount table lacks
+    /// the mount.
     source: Option<(OsString, OsString)>,
     /// Whether the mount table shows a network file system.
     is_network: bool,
-    /// The path without symbolic links.
+    /// The path without symbolic links; of an export, its address.
     canonical: OsString,
 }
 
 impl RootRecord {
-    /// Whether it is an NFS mount.
+    /// Whether it is an NFS mount or an export.
     pub fn is_nfs(&self) -> bool {
         self.magic == NFS_MAGIC
     }
 
     /// Whether the mount table has its mount.
     pub fn is_in_mount_table(&self) -> bool {
-        self.source.is_some()
+        self.mount.is_some() && self.source.is_some()
     }
 
     /// Whether it is the same file system, mounted again.
@@ -98,15 +104,22 @@ impl RootRecord {
 }
 
 /// A replica's root that passed all checks. Only [`RosterEntry::examine`] makes one.
-#[derive(Debug)]
 pub struct AdmittedRoot {
-    root: OwnedFd,
+    root: OpenRoot,
     record: RootRecord,
 }
 
+/// A replica's root, in the form in which it is read.
+pub enum OpenRoot {
+    /// A directory, opened with `O_PATH`.
+    Directory(OwnedFd),
+    /// An export, with a client for its server.
+    Export(Box<ExportRoot>),
+}
+
 impl AdmittedRoot {
-    /// The root, opened with `O_PATH`, and its record.
-    pub fn into_parts(self) -> (OwnedFd, RootRecord) {
+    /// The root and its record.
+    pub fn into_parts(self) -> (OpenRoot, RootRecord) {
         (self.root, self.record)
     }
 }
@@ -116,6 +129,8 @@ impl AdmittedRoot {
 pub enum AdmissionRefusal {
     /// Its path cannot be opened, or does not answer.
     Unreachable(Errno),
+    /// Its export cannot be opened: the errno, and the reason.
+    NoExport(Errno, String),
     /// `require_mount` is set, and the path is not mounted.
     NotMounted,
     /// The file system differs from that of the last admission.
@@ -180,13 +195,18 @@ impl Roster {
         })
     }
 
-    /// A replica that is compared with no other, for tools and tests.
+    /// A directory that is compared with no other replica, for tools and tests.
     pub fn single(path: &Path) -> RosterEntry {
         let name = path.display().to_string();
         // A daemon changes its working directory.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let subject = ReplicaSpec { name, path, require_mount: false };
-        let roster = Self::new(vec![subject], VolumeMode::Copies, None);
+        let subject = ReplicaSpec { name, location: path.into(), require_mount: false };
+        Self::single_entry(subject)
+    }
+
+    /// A replica that is compared with no other.
+    pub fn single_entry(spec: ReplicaSpec) -> RosterEntry {
+        let roster = Self::new(vec![spec], VolumeMode::Copies, None);
         RosterEntry { roster, id: ReplicaId::new(0) }
     }
 
@@ -262,8 +282,8 @@ impl Roster {
 
 impl RosterEntry {
     /// Where the replica is.
-    pub fn path(&self) -> &Path {
-        &self.roster.spec(self.id).path
+    pub fn location(&self) -> &ReplicaLocation {
+        &self.roster.spec(self.id).location
     }
 
     /// Its record from the last admission, by this daemon or its predecessor.
@@ -276,7 +296,12 @@ impl RosterEntry {
     /// # Errors
     /// Why the replica stays out of service.
     pub fn examine(&self) -> Result<AdmittedRoot, AdmissionRefusal> {
-        let looked = open_root(self.path()).map_err(AdmissionRefusal::Unreachable);
+        let looked = match self.location() {
+            ReplicaLocation::Directory(path) => {
+                open_directory(path).map_err(AdmissionRefusal::Unreachable)
+            }
+            ReplicaLocation::Export(export) => open_export_root(export),
+        };
         // One lock for the decision and its record: of two replicas that differ, the
         // first one admitted decides.
         let mut state = self.roster.state.lock();
@@ -319,7 +344,7 @@ impl AdmissionRefusal {
     pub fn is_config_error(&self) -> bool {
         match self {
             // The survey has refused paths that can never be right.
-            Self::Unreachable(_) | Self::NotMounted => false,
+            Self::Unreachable(_) | Self::NoExport(..) | Self::NotMounted => false,
             Self::FileSystemChanged
             | Self::OtherFileSystem(_)
             | Self::SameMount(_)
@@ -336,6 +361,7 @@ impl AdmissionRefusal {
             Self::Unreachable(errno) => {
                 format!("{replica} cannot be opened: {}", std::io::Error::from(*errno))
             }
+            Self::NoExport(_, why) => format!("{replica} cannot be opened: {why}"),
             Self::NotMounted => not_mounted_text(subject),
             Self::FileSystemChanged => format!(
                 "{replica} has a different file system than before; mount the previous file system \
@@ -363,7 +389,7 @@ pub(super) fn not_mounted_text(subject: &ReplicaSpec) -> String {
     format!(
         "{} is not a mount point and not on a network file system; mount it: `mount {}`",
         subject.label(),
-        subject.path.display()
+        subject.location
     )
 }
 
@@ -376,20 +402,39 @@ pub(super) fn read_only_text(subject: &ReplicaSpec) -> String {
         "{} is the write replica, but it is mounted read-only; mount it read-write: \
          `mount -o remount,rw {}`",
         subject.label(),
-        subject.path.display()
+        subject.location
     )
 }
 
-/// The directory at a replica's path.
+/// A replica's root, before the checks.
 struct OpenedRoot {
-    root: OwnedFd,
+    root: OpenRoot,
     record: RootRecord,
     is_mounted: bool,
     is_read_only: bool,
 }
 
+fn open_export_root(export: &NfsExport) -> Result<OpenedRoot, AdmissionRefusal> {
+    let root = open_export(export, EXPORT_LIMIT)
+        .map_err(|error| AdmissionRefusal::NoExport(error.errno(), error.to_string()))?;
+    let address = OsString::from(export.address.to_string());
+    let record = RootRecord {
+        dev: (0, 0),
+        ino: root.root.attributes.number,
+        mount: None,
+        magic: NFS_MAGIC,
+        // Gateways of one cluster may number its file systems differently.
+        id: 0,
+        source: Some((address.clone(), "/".into())),
+        is_network: true,
+        canonical: address,
+    };
+    let root = OpenRoot::Export(Box::new(root));
+    Ok(OpenedRoot { root, record, is_mounted: true, is_read_only: true })
+}
+
 /// Any call here may hang.
-fn open_root(path: &Path) -> Result<OpenedRoot, Errno> {
+fn open_directory(path: &Path) -> Result<OpenedRoot, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, path, flags, FileMode::empty())?;
     // The kernel's cache does not prove that the server answers, so open the root. Reading
@@ -430,5 +475,5 @@ fn open_root(path: &Path) -> Result<OpenedRoot, Errno> {
     };
     let is_mounted = mount.is_some_and(|mount| mount.is_mounted_replica_at(&canonical));
     let is_read_only = space.f_flag.contains(StatVfsMountFlags::RDONLY);
-    Ok(OpenedRoot { root, record, is_mounted, is_read_only })
+    Ok(OpenedRoot { root: OpenRoot::Directory(root), record, is_mounted, is_read_only })
 }

@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 fn question(mode: VolumeMode, names: &[&str]) -> SurveyRequest {
     let subjects = names.iter().map(|name| ReplicaSpec {
         name: (*name).into(),
-        path: format!("/mnt/{name}").into(),
+        location: PathBuf::from(format!("/mnt/{name}")).into(),
         require_mount: true,
     });
     SurveyRequest {
@@ -25,6 +25,7 @@ fn question(mode: VolumeMode, names: &[&str]) -> SurveyRequest {
 fn root(name: &str, minor: u32, ino: u64) -> RootInfo {
     RootInfo {
         canonical: Path::new("/mnt").join(name),
+        servers: Vec::new(),
         mount_id: None,
         dev: (0, minor),
         ino,

@@ -17,6 +17,7 @@ fn root(minor: u32, ino: u64, ctime: (i64, u32), names: &[(&str, u64)]) -> RootI
     let entries: BTreeMap<_, _> = names.iter().map(entry).collect();
     RootInfo {
         canonical: "/".into(),
+        servers: Vec::new(),
         mount_id: None,
         dev: (0, minor),
         ino,
@@ -39,7 +40,11 @@ fn survey(seen: Vec<MountedRoot<'_>>) -> Survey {
     let sight = |(point, _, root): MountedRoot<'_>| {
         let mount = table.containing(point.as_ref()).unwrap();
         Observation {
-            spec: ReplicaSpec { name: point.into(), path: point.into(), require_mount: true },
+            spec: ReplicaSpec {
+                name: point.into(),
+                location: std::path::PathBuf::from(point).into(),
+                require_mount: true,
+            },
             probe_result: ProbeResult::Directory(Box::new(root)),
             mount: Some(mount.clone()),
             nfs: table.nfs(mount),

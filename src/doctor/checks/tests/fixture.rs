@@ -47,6 +47,7 @@ fn healthy_replica(i: usize) -> ExaminedReplica {
     ExaminedReplica {
         name: format!("n{i}"),
         path: format!("/mnt/n{i}"),
+        is_export: false,
         mount_point: Some(format!("/mnt/n{i}")),
         is_mounted: true,
         failure: None,

@@ -1,0 +1,201 @@
+//! Volumes of exports: NFS servers that fanfs reads without a mount.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fanfs::config;
+use fanfs::daemon::{Mount, MountOverrides};
+use fanfs::replicas::health::HealthState;
+use fanfs::volume::ReplicaSet;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+use crate::nfs_server::NfsServer;
+use crate::processes;
+use crate::rig::{PATIENCE, root, tree};
+
+const LEN: usize = 9_000_001;
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Servers of one tree, and a volume of them.
+struct Rig {
+    mount: Option<Mount>,
+    servers: Vec<NfsServer>,
+    room: TempDir,
+}
+
+fn pattern() -> Vec<u8> {
+    (0..LEN).map(|i| (i * 7 + i / 4099) as u8).collect()
+}
+
+impl Rig {
+    /// `read` has more keys of `[read]`.
+    fn new(servers: usize, read: &str) -> Self {
+        let room = tree();
+        let at = root(&room);
+        fs::write(at.join("large"), pattern()).unwrap();
+        fs::create_dir_all(at.join("a/b")).unwrap();
+        fs::write(at.join("a/b/small"), "small file").unwrap();
+        symlink("b/small", at.join("a/link")).unwrap();
+        let servers: Vec<_> = (0..servers).map(|_| NfsServer::new(&at)).collect();
+        let mut text = "[volume]\nname = 'test'\nmode = 'shared'\n".to_owned();
+        for server in &servers {
+            text += &format!("[[replica]]\n{}", server.replica_keys());
+        }
+        text += &format!("[read]\n{read}\n");
+        let config = config::parse(&text, Path::new("test")).unwrap();
+        let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
+        let mount_point = room.path().join("mnt");
+        let mount =
+            Mount::start_from_config(config, ReplicaSet::EMPTY, &mount_point, &extra).unwrap();
+        Self { mount: Some(mount), servers, room }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.room.path().join("mnt").join(path)
+    }
+
+    fn healths(&self) -> Vec<HealthState> {
+        let status = self.mount.as_ref().unwrap().status();
+        status.replicas.iter().map(|replica| replica.health).collect()
+    }
+
+    fn unmount(&mut self) {
+        if let Some(mount) = self.mount.take() {
+            processes::stop(mount).unwrap();
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.servers.iter().for_each(|server| server.hang(false));
+        self.unmount();
+    }
+}
+
+#[test]
+fn exports_are_read_as_one_volume() {
+    let rig = Rig::new(3, "");
+    assert!(fs::read(rig.at("large")).unwrap() == pattern());
+    assert_eq!(fs::read_to_string(rig.at("a/link")).unwrap(), "small file");
+    assert_eq!(fs::read_link(rig.at("a/link")).unwrap(), Path::new("b/small"));
+    let mut names: Vec<_> =
+        fs::read_dir(rig.at("a")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["b", "link"]);
+    assert_eq!(fs::metadata(rig.at("none")).unwrap_err().kind(), ErrorKind::NotFound);
+    let refused = fs::write(rig.at("a/new"), "").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    let value = rustix::fs::lgetxattr(rig.at("large"), c"user.x", &mut [0u8; 8]);
+    assert_eq!(value, Err(Errno::OPNOTSUPP));
+    let space = rustix::fs::statvfs(rig.at("")).unwrap();
+    assert!(space.f_bsize > 0 && space.f_namemax > 0);
+    let status = rig.mount.as_ref().unwrap().status();
+    for replica in &status.replicas {
+        assert!(replica.counters.bytes > 0, "a server was not read: {replica:?}");
+        assert!(replica.path.to_str().unwrap().starts_with("nfs://127.0.0.1:"), "{replica:?}");
+    }
+}
+
+#[test]
+fn a_server_that_hangs_delays_no_reader_for_long() {
+    let rig = Rig::new(3, "attempt_deadline = '1s'\ncache = 'direct'");
+    let file = fs::File::open(rig.at("large")).unwrap();
+    let whole = pattern();
+    let mut buffer = vec![0; 1 << 20];
+    let mut read_all = || {
+        let mut at = 0;
+        while at < LEN {
+            let n = file.read_at(&mut buffer, at as u64).unwrap();
+            assert!(n > 0 && buffer[..n] == whole[at..at + n], "at {at}");
+            at += n;
+        }
+    };
+    read_all();
+    rig.servers[1].hang(true);
+    let until = Instant::now() + PATIENCE;
+    while rig.healths()[1] == HealthState::Healthy {
+        read_all();
+        assert!(Instant::now() < until, "the server is not ejected");
+    }
+    read_all();
+    rig.servers[1].hang(false);
+    while rig.healths()[1] != HealthState::Healthy {
+        read_all();
+        assert!(Instant::now() < until + PATIENCE, "the server does not come back");
+    }
+}
+
+#[test]
+fn reads_fail_in_time_while_all_servers_hang_and_work_again_afterwards() {
+    let times = "deadline = '2s'\ndeadline_all = '2s'\nattempt_deadline = '500ms'";
+    let mut rig = Rig::new(2, &format!("{times}\ncache = 'direct'"));
+    let file = fs::File::open(rig.at("large")).unwrap();
+    rig.servers.iter().for_each(|server| server.hang(true));
+    let mut buffer = vec![0; 4096];
+    let error = file.read_at(&mut buffer, 5 << 20).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()), "{error}");
+    rig.servers.iter().for_each(|server| server.hang(false));
+    let until = Instant::now() + PATIENCE;
+    let bytes = loop {
+        match file.read_at(&mut buffer, 5 << 20) {
+            Ok(bytes) => break bytes,
+            Err(error) => assert!(Instant::now() < until, "no read works again: {error}"),
+        }
+        std::thread::sleep(PAUSE);
+    };
+    assert!(bytes > 0 && buffer[..bytes] == pattern()[5 << 20..][..bytes]);
+    // An unmount waits for no server.
+    rig.servers.iter().for_each(|server| server.hang(true));
+    rig.unmount();
+}
+
+/// The new server does not know the handles of the old one.
+#[test]
+fn open_files_outlive_the_restart_of_their_server() {
+    let mut rig = Rig::new(1, "cache = 'direct'");
+    let file = fs::File::open(rig.at("large")).unwrap();
+    let dir = fs::File::open(rig.at("a")).unwrap();
+    let whole = pattern();
+    let mut buffer = vec![0; 1 << 20];
+    file.read_exact_at(&mut buffer, 0).unwrap();
+    rig.servers[0].restart();
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = file.read_exact_at(&mut buffer, 3 << 20) {
+        assert!(Instant::now() < until, "{error}");
+        std::thread::sleep(PAUSE);
+    }
+    assert!(buffer == whole[3 << 20..4 << 20]);
+    let inside = loop {
+        match rustix::fs::openat(&dir, "b/small", OFlags::RDONLY, Mode::empty()) {
+            Ok(found) => break fs::File::from(found),
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(PAUSE);
+    };
+    assert_eq!(std::io::read_to_string(inside).unwrap(), "small file");
+    assert_eq!(rig.healths(), [HealthState::Healthy]);
+}
+
+#[test]
+fn a_volume_whose_server_is_down_names_the_server() {
+    let room = tree();
+    let text = "[volume]\nname = 'test'\nmode = 'shared'\n[[replica]]\nname = 'gw'\n\
+                address = 'nfs://127.0.0.1:1/data'\nmount_port = 1\n";
+    let config = config::parse(text, Path::new("test")).unwrap();
+    let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
+    let mount_point = room.path().join("mnt");
+    let started = Mount::start_from_config(config, ReplicaSet::EMPTY, &mount_point, &extra);
+    let error = started.err().expect("there is no server").to_string();
+    assert!(
+        error.contains("replica gw (nfs://127.0.0.1:1/data) cannot be opened: the MOUNT service at 127.0.0.1:1: "),
+        "{error}"
+    );
+}
