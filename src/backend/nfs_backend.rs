@@ -257,7 +257,7 @@ impl Backend for NfsBackend {
                     Err(error)
                         if BackendError::from(error.clone()).origin() == ErrorOrigin::Unclear =>
                     {
-                        // It must not hide the names: list them as directories.
+                        // A server that hangs must not hide the names: list them as directories.
                         vec![Some(FileKind::Directory); asked.len()]
                     }
                     kinds => kinds?,

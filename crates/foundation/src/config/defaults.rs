@@ -101,10 +101,10 @@ pub(super) const MAX_RATE_MIN: Rate = Rate(64 * KIB);
 /// An unmounted mount point is an empty directory, and looks like a volume without files.
 pub(super) const REQUIRE_MOUNT: bool = true;
 
-/// One connection fills a 10 Gbit/s path on a machine of today. Others help where packets are lost,
-/// and where a server serves each connection with one thread.
+/// Chosen, not measured: several connections helped kernel mounts where packets are lost, and cost
+/// nothing elsewhere (benches/results/paths.md).
 pub(super) const CONNECTIONS: usize = 4;
-/// Servers limit connections: knfsd to about 80 for each four threads.
+/// The kernel's range of `nconnect`.
 pub(super) const CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=16;
 
 /// Ports of TCP.
