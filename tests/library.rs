@@ -4,6 +4,7 @@ mod config;
 mod conformance;
 mod hostile;
 mod locator;
+mod loopback;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
 #[allow(dead_code, reason = "tests here need less than others")]

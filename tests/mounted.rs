@@ -4,6 +4,7 @@
 
 mod check;
 mod fuse;
+mod loopback;
 #[allow(dead_code, reason = "the watch itself is for tests/nemesis.rs")]
 mod machine;
 mod mapped;

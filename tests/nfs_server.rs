@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
+use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -18,11 +19,13 @@ use nfs3_server::vfs::{
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// A server on a port of its own. It ends when this is dropped.
+use crate::loopback::own_address;
+
+/// A server with an address of its own. It ends when this is dropped.
 pub(crate) struct NfsServer {
     root: PathBuf,
     runtime: Option<Runtime>,
-    port: u16,
+    address: SocketAddr,
     is_hung: watch::Sender<bool>,
 }
 
@@ -30,7 +33,8 @@ impl NfsServer {
     /// Exports `root` as `/`.
     pub(crate) fn new(root: &Path) -> Self {
         let (is_hung, _) = watch::channel(false);
-        let mut server = Self { root: root.to_owned(), runtime: None, port: 0, is_hung };
+        let mut server =
+            Self { root: root.to_owned(), runtime: None, address: own_address(), is_hung };
         server.start();
         server
     }
@@ -40,14 +44,13 @@ impl NfsServer {
         let root_ino = self.root.symlink_metadata().unwrap().ino();
         let paths = Mutex::new(HashMap::from([(root_ino, self.root.clone())]));
         let mirror = Mirror { root_ino, paths, gate: self.is_hung.subscribe() };
-        let address = format!("127.0.0.1:{}", self.port);
+        let address = self.address.to_string();
         let listener = runtime.block_on(NFSTcpListener::bind_ro(&address, mirror)).unwrap();
-        self.port = listener.get_listen_port();
         runtime.spawn(async move { listener.handle_forever().await });
         self.runtime = Some(runtime);
     }
 
-    /// Ends the server and starts another one at its port, which does not know its handles.
+    /// Ends the server and starts another one at its address, which does not know its handles.
     pub(crate) fn restart(&mut self) {
         let before = self.runtime.take().unwrap();
         before.shutdown_timeout(std::time::Duration::from_secs(30));
@@ -58,8 +61,8 @@ impl NfsServer {
 
     /// The keys of a `[[replica]]` of a configuration.
     pub(crate) fn replica_keys(&self) -> String {
-        let port = self.port;
-        format!("address = \"nfs://127.0.0.1:{port}/\"\nmount_port = {port}\n")
+        let (address, port) = (self.address, self.address.port());
+        format!("address = \"nfs://{address}/\"\nmount_port = {port}\n")
     }
 
     /// From now on, or no longer, the server takes calls and answers none of them.

@@ -3,6 +3,7 @@
 mod admission;
 mod cli;
 mod handover;
+mod loopback;
 #[allow(dead_code, reason = "the watch itself is for tests/nemesis.rs")]
 mod machine;
 #[allow(dead_code, reason = "tests here need less than others")]

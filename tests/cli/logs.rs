@@ -3,12 +3,14 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 
+use crate::loopback::own_address;
 use crate::machine::attempts;
 use crate::needs;
 use crate::room::Room;
@@ -186,16 +188,16 @@ fn a_repeated_message_is_not_logged_forever() {
 
 fn repeat_a_message() {
     for (rate, logged) in [(3, 3), (0, 30)] {
-        let (room, port) = (Room::new(), super::metrics::free_port());
+        let (room, address) = (Room::new(), own_address());
         mount_with(
             &room,
             &format!(
-                "[metrics]\nlisten = \"{port}\"\n\
+                "[metrics]\nlisten = \"{address}\"\n\
                  [log]\nlevel = \"warn,fanfs=info,fanfs::metrics=debug\"\nrate = {rate}\n"
             ),
         );
         for _ in 0..30 {
-            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
             stream.write_all(b"nonsense\r\n\r\n").unwrap();
             let _ = stream.read_to_string(&mut String::new());
         }
@@ -290,10 +292,10 @@ fn lines_lost_on_a_full_disk_are_counted() {
     if !own_mounts() {
         return;
     }
-    let (room, port) = (Room::new(), super::metrics::free_port());
+    let (room, address) = (Room::new(), own_address());
     let Some(small) = super::limits::Small::new(&room, "small") else { return };
     let more = format!(
-        "[metrics]\nlisten = \"{port}\"\n\
+        "[metrics]\nlisten = \"{address}\"\n\
          [log]\nlevel = \"warn,fanfs=info,fanfs::metrics=debug\"\nrate = 0\n"
     );
     room.volume("v.toml", "", &more);
@@ -302,7 +304,7 @@ fn lines_lost_on_a_full_disk_are_counted() {
     // Each request becomes a line in the log.
     let ask = |times: usize| {
         for _ in 0..times {
-            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
             stream.write_all(b"nonsense\r\n\r\n").unwrap();
             let _ = stream.read_to_string(&mut String::new());
         }
@@ -337,7 +339,7 @@ fn lines_lost_on_a_full_disk_are_counted() {
         line.starts_with("  warning: ") && line.ends_with("No space left on device (os error 28)")
     };
     assert!(warning.is_some_and(is_reported), "{status}");
-    let text = super::metrics::get(port, "/metrics").unwrap();
+    let text = super::metrics::get(address, "/metrics").unwrap();
     let counted = "fanfs_log_lines_lost_total{volume=\"v\"}";
     assert!(super::metrics::value(&text, counted).unwrap() > 0.0, "{text}");
 
@@ -355,17 +357,17 @@ fn lines_lost_on_a_full_disk_are_counted() {
 }
 
 /// A `[log]` that logs a line for each malformed request.
-fn with_a_line_a_request(port: u16, more: &str) -> String {
+fn with_a_line_a_request(address: SocketAddr, more: &str) -> String {
     format!(
-        "[metrics]\nlisten = \"{port}\"\n\
+        "[metrics]\nlisten = \"{address}\"\n\
          [log]\nlevel = \"warn,fanfs=info,fanfs::metrics=debug\"\nrate = 0\n{more}"
     )
 }
 
-/// Makes the daemon whose metrics are at `port` log this many lines.
-fn have_logged(port: u16, lines: usize) {
+/// Makes the daemon whose metrics are at `address` log this many lines.
+fn have_logged(address: SocketAddr, lines: usize) {
     for _ in 0..lines {
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
         stream.write_all(b"nonsense\r\n\r\n").unwrap();
         let _ = stream.read_to_string(&mut String::new());
     }
@@ -382,12 +384,12 @@ fn failed_requests(room: &Room, files: &[&str]) -> usize {
 fn two_processes_rotate_one_log_without_loss() {
     let room = Room::new();
     fs::create_dir(room.path("mnt2")).unwrap();
-    let mounts = ["mnt", "mnt2"].map(|at| (at, super::metrics::free_port()));
-    for (at, port) in mounts {
+    let mounts = ["mnt", "mnt2"].map(|at| (at, own_address()));
+    for (at, address) in mounts {
         room.volume(
             &format!("{at}.toml"),
             "",
-            &with_a_line_a_request(port, "max_size = \"16KiB\""),
+            &with_a_line_a_request(address, "max_size = \"16KiB\""),
         );
         let mut mount = room.fanfs(&["mount", "--log", "log", &format!("{at}.toml"), at]);
         assert!(mount.env_remove("FANFS_LOG").status().unwrap().success());
@@ -398,8 +400,8 @@ fn two_processes_rotate_one_log_without_loss() {
     // One and a half files, half of it from each.
     let each = (24 << 10) / line / 2;
     std::thread::scope(|scope| {
-        for (_, port) in mounts {
-            scope.spawn(move || have_logged(port, each));
+        for (_, address) in mounts {
+            scope.spawn(move || have_logged(address, each));
         }
     });
     room.eventually("each line is there once", || {
@@ -423,15 +425,15 @@ fn two_processes_rotate_one_log_without_loss() {
 
 #[test]
 fn a_log_moved_by_logrotate_is_created_again() {
-    let (room, port) = (Room::new(), super::metrics::free_port());
-    mount_with(&room, &with_a_line_a_request(port, ""));
-    have_logged(port, 3);
+    let (room, address) = (Room::new(), own_address());
+    mount_with(&room, &with_a_line_a_request(address, ""));
+    have_logged(address, 3);
     let log = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
     let log = log.into_iter().find(|path| path.extension().is_some_and(|e| e == "log")).unwrap();
     let log = format!("run/{}", log.file_name().unwrap().to_str().unwrap());
     room.eventually("three lines are there", || failed_requests(&room, &[&log]) == 3);
     fs::rename(room.path(&log), room.path("moved")).unwrap();
-    have_logged(port, 2);
+    have_logged(address, 2);
     room.eventually("two lines are in the new file", || failed_requests(&room, &[&log]) == 2);
     assert_eq!(failed_requests(&room, &["moved"]), 3);
     let mode = fs::metadata(room.path(&log)).unwrap().permissions().mode();

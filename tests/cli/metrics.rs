@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,14 +13,10 @@ use std::time::Duration;
 use fanfs::metrics::METRICS;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::loopback::own_address;
 use crate::machine::{attempts, timed};
 use crate::needs;
 use crate::room::Room;
-
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 fn ask(mut stream: impl Read + Write, request: &str) -> String {
     let _ = stream.write_all(request.as_bytes());
@@ -29,8 +25,8 @@ fn ask(mut stream: impl Read + Write, request: &str) -> String {
     answer
 }
 
-pub(crate) fn get(port: u16, path: &str) -> Option<String> {
-    let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+pub(crate) fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let answer = ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
     (!answer.is_empty()).then_some(answer)
@@ -51,11 +47,11 @@ fn reads_appear_in_the_metrics() {
 }
 
 fn read_and_fetch_metrics() {
-    let (room, port) = (Room::new(), free_port());
-    room.volume("v.toml", "", &listening(&port.to_string()));
+    let (room, address) = (Room::new(), own_address());
+    room.volume("v.toml", "", &listening(&address.to_string()));
     room.expect(&["mount", "v.toml", "mnt"]);
     fs::read(room.path("mnt/hello")).unwrap();
-    let text = get(port, "/metrics").unwrap();
+    let text = get(address, "/metrics").unwrap();
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     assert!(text.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{text}");
     assert_eq!(value(&text, "fanfs_read_bytes_total{volume=\"v\"}"), Some(6.0));
@@ -71,10 +67,10 @@ fn read_and_fetch_metrics() {
     let status = room.expect(&["status", "mnt", "--json"]).stdout;
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
     assert!(status["counters"]["read_latency"]["max_us"].as_u64().unwrap() > 0, "{status}");
-    assert!(get(port, "/").unwrap().contains("/metrics"));
-    assert!(get(port, "/healthz").unwrap().ends_with("\r\n\r\nok\n"));
-    assert!(get(port, "/metrics/").unwrap().starts_with("HTTP/1.1 404 "));
-    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    assert!(get(address, "/").unwrap().contains("/metrics"));
+    assert!(get(address, "/healthz").unwrap().ends_with("\r\n\r\nok\n"));
+    assert!(get(address, "/metrics/").unwrap().starts_with("HTTP/1.1 404 "));
+    let stream = TcpStream::connect(address).unwrap();
     let refused = ask(stream, "DELETE /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(
         refused.starts_with("HTTP/1.1 405 ") && refused.contains("allow: GET, HEAD"),
@@ -82,20 +78,20 @@ fn read_and_fetch_metrics() {
     );
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
-    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    assert!(TcpStream::connect(address).is_err());
 }
 
 #[test]
 fn an_incomplete_metrics_request_is_cut_off() {
-    let (room, port) = (Room::new(), free_port());
-    room.volume("v.toml", "", &listening(&format!("127.0.0.1:{port}")));
+    let (room, address) = (Room::new(), own_address());
+    room.volume("v.toml", "", &listening(&address.to_string()));
     room.expect(&["mount", "v.toml", "mnt"]);
-    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let connect = || TcpStream::connect(address).unwrap();
     let silent: Vec<_> = (0..20).map(|_| connect()).collect();
     let large = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     let ((), took) = timed(|| {
         room.eventually("another client is answered", || {
-            get(port, "/metrics").is_some_and(|text| text.contains("fanfs_reads_total"))
+            get(address, "/metrics").is_some_and(|text| text.contains("fanfs_reads_total"))
         });
         // A peer that sends too much is cut off as well, with an error.
         assert!(!ask(connect(), &large).contains("fanfs_reads_total"));
@@ -178,7 +174,7 @@ fn an_unusable_metrics_address_fails_before_mounting() {
 
 #[test]
 fn a_reload_changes_the_metrics_address() {
-    let (room, first, second) = (Room::new(), free_port(), free_port());
+    let (room, first, second) = (Room::new(), own_address(), own_address());
     let socket = room.path("v.metrics");
     room.volume("v.toml", "", &listening(&first.to_string()));
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -191,7 +187,7 @@ fn a_reload_changes_the_metrics_address() {
     room.expect(&["reload", "mnt"]);
     room.eventually("it answers at the socket", || UnixStream::connect(&socket).is_ok());
     room.eventually("and there no more", || get(first, "/metrics").is_none());
-    let taken = TcpListener::bind(("127.0.0.1", second)).unwrap();
+    let taken = TcpListener::bind(second).unwrap();
     room.volume("v.toml", "", &listening(&second.to_string()));
     room.expect(&["reload", "mnt"]);
     room.eventually("the socket is gone", || !socket.exists());
@@ -212,14 +208,14 @@ fn a_reload_changes_the_metrics_address() {
 
 #[test]
 fn metrics_continue_after_a_kill_of_the_daemon() {
-    let (room, port) = (Room::new(), free_port());
-    room.volume("v.toml", "", &listening(&port.to_string()));
+    let (room, address) = (Room::new(), own_address());
+    room.volume("v.toml", "", &listening(&address.to_string()));
     room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
     let status = room.expect(&["status", "mnt", "--json"]).stdout;
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
     let pid = Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
-    room.eventually("the next one answers", || get(port, "/metrics").is_some());
+    room.eventually("the next one answers", || get(address, "/metrics").is_some());
     room.eventually("it can be unmounted", || {
         room.fanfs(&["umount", "mnt"]).output().unwrap().status.success()
     });
@@ -277,11 +273,11 @@ fn check_metrics_with_promtool() {
     if !needs::program("promtool") {
         return;
     }
-    let (room, port) = (Room::new(), free_port());
-    room.volume("v.toml", "", &listening(&port.to_string()));
+    let (room, address) = (Room::new(), own_address());
+    room.volume("v.toml", "", &listening(&address.to_string()));
     room.expect(&["mount", "v.toml", "mnt"]);
     fs::read(room.path("mnt/hello")).unwrap();
-    let text = get(port, "/metrics").unwrap();
+    let text = get(address, "/metrics").unwrap();
     room.expect(&["umount", "mnt"]);
     let (_, metrics) = text.split_once("\r\n\r\n").unwrap();
     let mut check = Command::new("promtool")

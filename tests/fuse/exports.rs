@@ -100,7 +100,7 @@ fn exports_are_read_as_one_volume() {
     let status = rig.mount.as_ref().unwrap().status();
     for replica in &status.replicas {
         assert!(replica.counters.bytes > 0, "a server was not read: {replica:?}");
-        assert!(replica.path.to_str().unwrap().starts_with("nfs://127.0.0.1:"), "{replica:?}");
+        assert!(replica.path.to_str().unwrap().starts_with("nfs://127."), "{replica:?}");
     }
 }
 
