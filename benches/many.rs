@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, DirBackend, EntryRef, EntryVisitor,
-    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, TreeMutation,
-    WritableFile, WriteOpenOptions,
+    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, SubmitResult,
+    SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
@@ -105,6 +105,9 @@ impl Backend for Server {
     fn mount_id(&self) -> Option<u64> {
         None
     }
+    fn reads_without_threads(&self) -> bool {
+        false
+    }
     fn flush_closes(&self) {}
     fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         None
@@ -137,6 +140,9 @@ impl BackendFile for ServedFile {
     }
     fn fds(&self) -> BorrowedFds<'_> {
         BorrowedFds::default()
+    }
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        Err(read)
     }
     fn is_deferred(&self) -> bool {
         false

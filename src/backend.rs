@@ -7,7 +7,7 @@
 //!
 //! A [`Replica`] is a backend together with its own bounded [`Pool`] of threads.
 //!
-//! *Invariant:* a backend's methods are called on its replica's pool or under a counted
+//! *Invariant:* a backend's methods that block are called on its replica's pool or under a counted
 //! [`InlinePermit`], and nowhere else. Its files are closed on the pool. So a hung replica holds
 //! its own threads and a few inline callers, and nothing else. Backends know nothing of scheduling:
 //! they neither retry nor choose.
@@ -36,6 +36,7 @@ mod pool;
 mod queue_progress;
 mod rate_limit;
 mod requesting_thread;
+mod submitted_read;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -73,10 +74,13 @@ pub use mutation::{
 pub use nfs_backend::{NfsBackend, NfsTimes};
 pub use object_ref::ObjectRef;
 pub use path_key::PathKey;
-pub use pool::{JobOptions, Pool, PoolLimits, WRITE_THREAD_PREFIX, enter_call, report_progress};
+pub use pool::{
+    JobOptions, Pool, PoolLimits, ThreadlessCall, WRITE_THREAD_PREFIX, enter_call, report_progress,
+};
 pub use queue_progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use requesting_thread::RequestingThread;
+pub use submitted_read::{IsUnwanted, SubmitResult, SubmittedRead};
 
 /// The result of a backend call.
 pub type Result<T> = std::result::Result<T, BackendError>;
@@ -87,7 +91,7 @@ pub type EntryVisitor<'a> = dyn FnMut(&OsStr, u64, FileKind) + 'a;
 /// One replica's tree.
 ///
 /// Paths are relative to the replica's root; the empty path is the root. No method follows a
-/// symbolic link or leaves the root. All methods block. An operation on a known object takes an
+/// symbolic link or leaves the root. Methods block unless they say otherwise. An operation on a known object takes an
 /// [`ObjectRef`]. One on a name in a known directory takes an [`EntryRef`]. A method with a path
 /// may find any object; its caller compares the attributes in the answer with those of the object
 /// it expects.
@@ -147,6 +151,9 @@ pub trait Backend: Send + Sync {
 
     /// Whether the replica is in service. While it is not, every call by path fails.
     fn is_in_service(&self) -> bool;
+
+    /// Whether its files are read without a thread ([`BackendFile::submit_read`]). Never blocks.
+    fn reads_without_threads(&self) -> bool;
 
     /// Takes the replica out of service if its root lies in `mount`, which is gone.
     /// Every call by path fails until [`Backend::check_mount`] brings the replica back. Open
@@ -216,6 +223,12 @@ pub trait BackendFile: Send + Sync {
     /// Reads into `buf` from `offset`; returns the number of bytes, 0 at the
     /// end of the file. Like pread(2), it may return fewer than asked for.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Begins a read. Never blocks. Refused by a file that only [`BackendFile::read_at`] can read.
+    ///
+    /// # Errors
+    /// The read itself.
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult;
 
     /// Moves up to `len` bytes from `offset` into `pipe` as references to page cache pages. Returns
     /// the number of bytes, 0 at the end of the file. `None` if this file does not support it. Does
@@ -366,6 +379,7 @@ pub struct Replica {
     closer: Arc<FileCloser>,
     pool: Arc<Pool>,
     inline_permits: InlinePermits,
+    reads_without_threads: bool,
 }
 
 impl Replica {
@@ -380,10 +394,12 @@ impl Replica {
         let pool = Arc::new(Pool::new(&name, limits));
         let backend = Arc::new(DeferredClose::new(backend, Arc::clone(&pool)));
         let closer = backend.closer();
+        let reads_without_threads = backend.reads_without_threads();
         Self {
             id,
             name,
             counters,
+            reads_without_threads,
             backend,
             closer,
             pool,
@@ -425,6 +441,21 @@ impl Replica {
     ) -> Result<Ticket> {
         let backend = Arc::clone(&self.backend);
         self.pool.submit_with(lane, errand, Box::new(move || job(&*backend)))
+    }
+
+    /// Whether its files are read without a thread ([`BackendFile::submit_read`]).
+    pub fn reads_without_threads(&self) -> bool {
+        self.reads_without_threads
+    }
+
+    /// Enters a call that holds no thread. `None` if the pool has been stopped.
+    pub fn begin_threadless_call(&self) -> Option<ThreadlessCall> {
+        self.pool.begin_threadless_call()
+    }
+
+    /// Whether it takes no more jobs.
+    pub fn is_stopped(&self) -> bool {
+        self.pool.is_stopped()
     }
 
     /// When the replica last completed a part of a job ([`report_progress`]), or a job that was

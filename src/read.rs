@@ -44,6 +44,7 @@ mod segment_map;
 mod segment_timeouts;
 mod small_reads;
 pub mod split;
+mod started_attempt;
 mod ticker;
 mod trace;
 mod tracer;
@@ -413,16 +414,6 @@ impl Reader {
         self.locator.query_if_due(at, first.range.start, now);
         if let Some(last) = fresh.last() {
             self.locator.query_if_due(at, last.range.end - 1, now);
-        }
-    }
-
-    /// Hands attempts to the replicas' own threads.
-    fn dispatch(self: &Arc<Self>, dispatches: Dispatches) {
-        if !dispatches.is_empty() {
-            self.wake_ticker();
-        }
-        for dispatch in dispatches {
-            attempt::submit(self, dispatch);
         }
     }
 

@@ -198,7 +198,7 @@ pub struct ReplicaPolicy {
     pub weight: f64,
     /// Most bytes in flight.
     pub max_in_flight: u64,
-    /// Most reads in flight: the threads that its pool has for reads.
+    /// Most reads in flight: the threads that its pool has for reads, if each read holds one.
     pub max_reads: usize,
 }
 

@@ -447,6 +447,9 @@ impl Backend for OutOfService {
     fn mount_id(&self) -> Option<u64> {
         Some(7)
     }
+    fn reads_without_threads(&self) -> bool {
+        false
+    }
     fn flush_closes(&self) {
         self.0.flushes.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! An NFS server in this process that exports a directory, and hangs on request.
+//! An NFS server in this process that exports a directory, and misbehaves on request.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -26,15 +26,24 @@ pub(crate) struct NfsServer {
     root: PathBuf,
     runtime: Option<Runtime>,
     address: SocketAddr,
-    is_hung: watch::Sender<bool>,
+    habits: watch::Sender<Habits>,
+}
+
+/// What a server does otherwise than it should.
+#[derive(Clone, Copy)]
+struct Habits {
+    is_hung: bool,
+    is_busy: bool,
+    max_read: usize,
 }
 
 impl NfsServer {
     /// Exports `root` as `/`.
     pub(crate) fn new(root: &Path) -> Self {
-        let (is_hung, _) = watch::channel(false);
+        let good = Habits { is_hung: false, is_busy: false, max_read: usize::MAX };
+        let (habits, _) = watch::channel(good);
         let mut server =
-            Self { root: root.to_owned(), runtime: None, address: own_address(), is_hung };
+            Self { root: root.to_owned(), runtime: None, address: own_address(), habits };
         server.start();
         server
     }
@@ -43,7 +52,7 @@ impl NfsServer {
         let runtime = Runtime::new().unwrap();
         let root_ino = self.root.symlink_metadata().unwrap().ino();
         let paths = Mutex::new(HashMap::from([(root_ino, self.root.clone())]));
-        let mirror = Mirror { root_ino, paths, gate: self.is_hung.subscribe() };
+        let mirror = Mirror { root_ino, paths, habits: self.habits.subscribe() };
         let address = self.address.to_string();
         let listener = runtime.block_on(NFSTcpListener::bind_ro(&address, mirror)).unwrap();
         runtime.spawn(async move { listener.handle_forever().await });
@@ -67,7 +76,17 @@ impl NfsServer {
 
     /// From now on, or no longer, the server takes calls and answers none of them.
     pub(crate) fn hang(&self, is_hung: bool) {
-        self.is_hung.send_replace(is_hung);
+        self.habits.send_modify(|habits| habits.is_hung = is_hung);
+    }
+
+    /// From now on, or no longer, the server cannot read files yet.
+    pub(crate) fn set_busy(&self, is_busy: bool) {
+        self.habits.send_modify(|habits| habits.is_busy = is_busy);
+    }
+
+    /// From now on, the server sends at most so many bytes for a read.
+    pub(crate) fn limit_reads(&self, max_read: usize) {
+        self.habits.send_modify(|habits| habits.max_read = max_read);
     }
 }
 
@@ -85,7 +104,7 @@ struct Mirror {
     root_ino: u64,
     /// The last known path of each inode.
     paths: Mutex<HashMap<u64, PathBuf>>,
-    gate: watch::Receiver<bool>,
+    habits: watch::Receiver<Habits>,
 }
 
 type Answer<T> = Result<T, nfsstat3>;
@@ -101,8 +120,11 @@ fn status(error: &std::io::Error) -> nfsstat3 {
 
 impl Mirror {
     async fn pass(&self) {
-        let mut gate = self.gate.clone();
-        gate.wait_for(|is_hung| !is_hung).await.expect("the server opens it before it ends");
+        let mut habits = self.habits.clone();
+        habits
+            .wait_for(|habits| !habits.is_hung)
+            .await
+            .expect("the server opens it before it ends");
     }
 
     /// The path of an object, and its metadata.
@@ -176,9 +198,13 @@ impl NfsReadFileSystem for Mirror {
 
     async fn read(&self, id: &FileHandleU64, offset: u64, count: u32) -> Answer<(Vec<u8>, bool)> {
         self.pass().await;
+        let habits = *self.habits.borrow();
+        if habits.is_busy {
+            return Err(nfsstat3::NFS3ERR_JUKEBOX);
+        }
         let (path, _) = self.find(*id)?;
         let file = File::open(path).map_err(|error| status(&error))?;
-        let mut bytes = vec![0; count as usize];
+        let mut bytes = vec![0; habits.max_read.min(count as usize)];
         let mut filled = 0;
         loop {
             let read = file.read_at(&mut bytes[filled..], offset + filled as u64);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileKind,
-    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, TreeMutation,
-    WritableFile, WriteOpenOptions,
+    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, SubmitResult,
+    SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::volume::FileId;
 
@@ -98,6 +98,9 @@ impl Backend for Memory {
     fn mount_id(&self) -> Option<u64> {
         None
     }
+    fn reads_without_threads(&self) -> bool {
+        false
+    }
     fn flush_closes(&self) {}
     fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         None
@@ -133,6 +136,9 @@ impl BackendFile for MemoryFile {
     }
     fn fds(&self) -> BorrowedFds<'_> {
         BorrowedFds::default()
+    }
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        Err(read)
     }
     fn is_deferred(&self) -> bool {
         false

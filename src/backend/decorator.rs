@@ -137,6 +137,11 @@ macro_rules! forward_call {
             self.inner.is_in_service()
         }
     };
+    (reads_without_threads) => {
+        fn reads_without_threads(&self) -> bool {
+            self.inner.reads_without_threads()
+        }
+    };
     (handle_unmount) => {
         fn handle_unmount(&self, mount: u64) {
             self.inner.handle_unmount(mount);

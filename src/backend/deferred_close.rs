@@ -10,8 +10,8 @@ use super::file_closer::FileCloser;
 use super::pool::{enter_call, report_progress};
 use super::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
-    Lock, LockRequest, ObjectRef, OwnedFds, Pool, Result, SeekTo, StatFs, TreeMutation,
-    WritableFile, WriteOpenOptions,
+    Lock, LockRequest, ObjectRef, OwnedFds, Pool, Result, SeekTo, StatFs, SubmitResult,
+    SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 
 /// The decorator.
@@ -48,7 +48,7 @@ impl DeferredClose {
 impl Backend for DeferredClose {
     forward_calls! {
         stat stat_entry stat_entries check_open_dir revalidate_dir read_link get_xattr list_xattr
-        stat_fs check_mount is_in_service handle_unmount mount_id
+        stat_fs check_mount is_in_service reads_without_threads handle_unmount mount_id
     }
 
     fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
@@ -112,6 +112,10 @@ struct DeferredCloseFile {
 impl DeferredCloseFile {
     fn inner(&self) -> &dyn BackendFile {
         enter_call(&self.path);
+        self.open_file()
+    }
+
+    fn open_file(&self) -> &dyn BackendFile {
         self.inner.as_deref().expect("taken only when it is dropped")
     }
 }
@@ -131,6 +135,11 @@ impl BackendFile for DeferredCloseFile {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.inner().read_at(offset, buf)
+    }
+
+    /// It is no call of this thread.
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        self.open_file().submit_read(read)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

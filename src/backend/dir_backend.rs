@@ -13,6 +13,7 @@ mod file_handle;
 mod mutate;
 mod revalidate;
 mod root;
+mod root_device;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,23 +22,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{
-    Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags, fadvise,
-    getxattr, listxattr, openat, openat2, readlinkat, statx,
+    Advice, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags, fadvise, getxattr,
+    listxattr, openat, openat2, readlinkat, statx,
 };
 use rustix::io::{Errno, pread};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
     Attr, Backend, BackendError, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor,
-    ErrorOrigin, FileKind, FileMutation, Generation, HandleDigest, Lock, LockRequest, ObjectRef,
-    OwnedFds, Result, SeekTo, StatFs, TreeMutation, WritableFile, WriteOpenOptions,
+    ErrorOrigin, FileKind, FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo,
+    StatFs, SubmitResult, SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
     report_progress,
 };
 use crate::capabilities::{self, Capabilities};
-use crate::survey::{AdmissionRefusal, RootRecord, Roster, RosterEntry};
-use crate::volume::FileId;
-use file_handle::HandleSpace;
+use crate::survey::{AdmissionRefusal, Roster, RosterEntry};
 use root::RootSlot;
+use root_device::{RootDevice, kind_of};
 
 /// The longest path that the kernel takes in one call (`PATH_MAX` less the NUL). Longer paths are
 /// resolved in steps.
@@ -61,15 +61,6 @@ pub struct DirBackend {
 /// The alignment of O_DIRECT offsets, lengths and memory where the file system requires one.
 /// Devices have blocks of at most one page.
 const DIRECT_IO_ALIGN: u64 = 4096;
-
-/// The device that the root lies on.
-#[derive(Clone, Copy)]
-struct RootDevice {
-    /// Major and minor.
-    dev: (u32, u32),
-    /// The space of its file handles, if they identify its objects.
-    handle_space: Option<u64>,
-}
 
 impl DirBackend {
     /// A replica out of service: every call fails at once until [`Backend::check_mount`] finds the
@@ -337,6 +328,10 @@ impl Backend for DirBackend {
         self.root_slot.root().ok()?.watched_mount()
     }
 
+    fn reads_without_threads(&self) -> bool {
+        false
+    }
+
     fn is_in_service(&self) -> bool {
         self.root_slot.root().is_ok()
     }
@@ -453,6 +448,11 @@ impl BackendFile for DirFile {
         }
     }
 
+    /// The kernel's reads hold their threads.
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        Err(read)
+    }
+
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
         let file = self.cached.as_ref().filter(|_| self.direct.is_none())?;
         let mut at = offset;
@@ -481,105 +481,4 @@ impl BackendFile for DirFile {
     fn lock(&self, request: &LockRequest) -> Result<Lock> {
         self.lock_range(request)
     }
-}
-
-impl RootDevice {
-    /// The device of a root that only `record` describes.
-    fn from_record(record: RootRecord) -> Self {
-        Self { dev: record.dev, handle_space: None }
-    }
-
-    /// The device of an open root.
-    fn from_root(root: BorrowedFd<'_>, record: &RootRecord) -> Self {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let is_born =
-            || statx(root, "", flags, STATX_MASK).is_ok_and(|root| birth_time(&root).is_some());
-        let space =
-            (record.is_nfs() && !is_born()).then(|| file_handle::handle_space(root)).flatten();
-        Self { dev: record.dev, handle_space: space }
-    }
-
-    fn attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
-        self.attr_of_fd(fd, AtFlags::EMPTY_PATH)
-    }
-
-    /// Attributes from the mount's cache. Only those that never change are reliable.
-    fn identity_attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
-        self.attr_of_fd(fd, AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
-    }
-
-    fn attr_of_fd(self, fd: BorrowedFd<'_>, flags: AtFlags) -> Result<Attr> {
-        let attr = self.attr_from_statx(&statx(fd, "", flags, STATX_MASK)?)?;
-        Ok(attr.with_handle(self.handle_digest(fd, OsStr::new(""), attr)))
-    }
-
-    fn attr_at(self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Attr> {
-        let look =
-            || self.attr_from_statx(&statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, STATX_MASK)?);
-        let attr = look()?;
-        let handle = self.handle_digest(dir, name, attr);
-        // Another object may have taken the name before the handle was read.
-        let handle = handle.filter(|_| {
-            let again = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-            let now = statx(dir, name, again, StatxFlags::INO);
-            now.is_ok_and(|now| now.stx_ino == attr.id.ino)
-        });
-        Ok(attr.with_handle(handle))
-    }
-
-    /// The file handle of `name` in `dir`, or of `dir` if the name is empty. `None` if handles do
-    /// not identify the object.
-    fn handle_digest(self, dir: BorrowedFd<'_>, name: &OsStr, attr: Attr) -> Option<HandleDigest> {
-        let space = self.handle_space.filter(|_| attr.generation.born.is_none())?;
-        file_handle::handle_digest(dir, name, HandleSpace { root: space, device: attr.id.dev })
-    }
-
-    fn attr_from_statx(self, s: &Statx) -> Result<Attr> {
-        let file_type = FileType::from_raw_mode(u32::from(s.stx_mode));
-        Ok(Attr {
-            id: FileId { dev: self.device_id(s.stx_dev_major, s.stx_dev_minor), ino: s.stx_ino },
-            kind: kind_of(file_type).ok_or(Errno::IO)?,
-            perm: s.stx_mode & 0o7777,
-            nlink: s.stx_nlink,
-            uid: s.stx_uid,
-            gid: s.stx_gid,
-            rdev: (s.stx_rdev_major, s.stx_rdev_minor),
-            size: s.stx_size,
-            blocks: s.stx_blocks,
-            blksize: s.stx_blksize,
-            atime: (s.stx_atime.tv_sec, s.stx_atime.tv_nsec),
-            mtime: (s.stx_mtime.tv_sec, s.stx_mtime.tv_nsec),
-            ctime: (s.stx_ctime.tv_sec, s.stx_ctime.tv_nsec),
-            generation: Generation { born: birth_time(s), handle: None },
-        })
-    }
-
-    fn device_id(self, major: u32, minor: u32) -> u64 {
-        if (major, minor) == self.dev {
-            return FileId::ROOT_DEV;
-        }
-        // Linux uses 12 and 20 bits for them; no device is 0:0.
-        u64::from(major) << 32 | u64::from(minor)
-    }
-}
-
-/// The fields that statx(2) asks for.
-const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
-
-fn birth_time(s: &Statx) -> Option<(i64, u32)> {
-    let is_known = s.stx_mask & StatxFlags::BTIME.bits() != 0;
-    is_known.then_some((s.stx_btime.tv_sec, s.stx_btime.tv_nsec))
-}
-
-fn kind_of(file_type: FileType) -> Option<FileKind> {
-    Some(match file_type {
-        FileType::RegularFile => FileKind::Regular,
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Symlink,
-        FileType::Fifo => FileKind::Fifo,
-        FileType::Socket => FileKind::Socket,
-        FileType::CharacterDevice => FileKind::CharDevice,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::Unknown => return None,
-    })
 }

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use super::decorator::{CallTarget, forward_calls};
 use super::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
-    Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, TreeMutation, WritableFile,
-    WriteOpenOptions,
+    Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, SubmitResult, SubmittedRead,
+    TreeMutation, WritableFile, WriteOpenOptions,
 };
 use crate::volume::ByteRange;
 
@@ -215,6 +215,11 @@ impl<B: Backend> Backend for FaultInjector<B> {
         stat_fs check_mount is_in_service handle_unmount mount_id flush_closes
     }
 
+    /// The script makes threads wait.
+    fn reads_without_threads(&self) -> bool {
+        false
+    }
+
     fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.script.apply(FaultOp::Metadata, dir.path())?;
         let mut found = self.inner.stat_entries(dir, names)?;
@@ -295,6 +300,10 @@ impl BackendFile for FaultInjectorFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let most = self.apply_to_read(offset)?.min(buf.len());
         self.inner.read_at(offset, &mut buf[..most])
+    }
+
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        Err(read)
     }
 
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 
 use super::{
     Attr, Backend, BackendError, BackendFile, BorrowedFds, FileMutation, InodeIdentity, Lock,
-    LockRequest, OpenAccess, Result, SeekTo, SyncMode, WriteOpenOptions,
+    LockRequest, OpenAccess, Result, SeekTo, SubmitResult, SubmittedRead, SyncMode,
+    WriteOpenOptions,
 };
 
 /// A file that may not be open yet.
@@ -81,6 +82,11 @@ impl BackendFile for LazyFile {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.file()?.read_at(offset, buf)
+    }
+
+    /// Its first use blocks.
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        Err(read)
     }
 
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {

@@ -393,6 +393,10 @@ impl Backend for NfsBackend {
         self.slot.is_in_service()
     }
 
+    fn reads_without_threads(&self) -> bool {
+        true
+    }
+
     /// It lies in no mount.
     fn handle_unmount(&self, _mount: u64) {}
 

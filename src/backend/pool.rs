@@ -18,6 +18,7 @@
 //! A job's deadline is counted from the last time its turn came nearer ([`super::queue_progress`]).
 
 mod current_call;
+mod threadless_call;
 mod worker;
 
 use std::collections::VecDeque;
@@ -32,9 +33,11 @@ use super::hung_path::{HungPath, group_by_path};
 use super::queue_progress::{QueueProgress, Ticket};
 use super::{BackendError, Lane, PathKey, Result};
 use current_call::{CURRENT_CALL, CallSlot, CurrentCall, InlineCall, REGISTERED_POOLS};
+use threadless_call::ThreadlessState;
 use worker::{run_catching_panics, start_thread};
 
 pub use current_call::{enter_call, report_progress};
+pub use threadless_call::ThreadlessCall;
 pub use worker::WRITE_THREAD_PREFIX;
 
 /// A thread that has been inside one call for this long is stuck. Calls on a working replica take
@@ -121,8 +124,9 @@ struct PoolState {
     idle_threads: usize,
     reading_threads: usize,
     running: Vec<RunningCall>,
+    threadless_calls: Vec<ThreadlessState>,
     progress: QueueProgress,
-    /// Jobs queued so far; the last ticket's number.
+    /// Jobs queued so far, and calls without a thread; the last ticket's number.
     jobs_queued: u64,
     /// Probes that are queued or running.
     pending_probes: usize,
@@ -224,9 +228,7 @@ impl PoolState {
     }
 
     fn enqueue(&mut self, lane: Lane, errand: JobOptions, run: Box<dyn FnOnce() + Send>) -> Ticket {
-        self.record_current_job_answer();
-        self.jobs_queued += 1;
-        let ticket = Ticket { number: self.jobs_queued, queued_at: Instant::now() };
+        let ticket = self.next_ticket();
         let queue =
             if lane == Lane::Read { &mut self.read_queue } else { &mut self.metadata_queue };
         self.pending_probes += usize::from(errand.is_probe);
@@ -235,6 +237,12 @@ impl PoolState {
             false => queue.push_back(Job { ticket, errand, run }),
         }
         ticket
+    }
+
+    fn next_ticket(&mut self) -> Ticket {
+        self.record_current_job_answer();
+        self.jobs_queued += 1;
+        Ticket { number: self.jobs_queued, queued_at: Instant::now() }
     }
 
     fn start_job(&mut self, job: &Job, lane: Lane, slot: &CallSlot) {
@@ -281,15 +289,21 @@ impl PoolState {
         if !std::mem::take(&mut slot.lock().has_called) {
             return;
         }
+        self.record_answer_of(number);
+    }
+
+    fn record_answer_of(&mut self, number: u64) {
         let waiting =
             self.metadata_queue.iter().chain(&self.read_queue).map(|job| job.ticket.number);
         let running = self.running.iter().map(|call| call.number);
+        let running = running.chain(self.threadless_calls.iter().map(|call| call.number));
         self.progress.record_answer(number, Instant::now(), || waiting.chain(running).collect());
     }
 
     fn last_progress(&self, ticket: Ticket) -> Option<Instant> {
         let call = self.running.iter().find(|call| call.number == ticket.number);
         let own = call.and_then(|call| call.call_slot.lock().last_progress);
+        let own = own.or(self.threadless_progress(ticket.number));
         self.progress.last_before(ticket.number).max(own).filter(|moved| *moved > ticket.queued_at)
     }
 

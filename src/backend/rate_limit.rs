@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use super::decorator::{CallTarget, forward_calls};
 use super::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
-    Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, TreeMutation, WritableFile,
-    WriteOpenOptions,
+    Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, SubmitResult, SubmittedRead,
+    TreeMutation, WritableFile, WriteOpenOptions,
 };
 
 /// The decorator. The rate may change during calls.
@@ -79,6 +79,11 @@ impl<B: Backend> Backend for RateLimited<B> {
         list_xattr stat_fs check_mount is_in_service handle_unmount mount_id flush_closes
     }
 
+    /// The limit makes threads wait.
+    fn reads_without_threads(&self) -> bool {
+        false
+    }
+
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         let (inner, attr) = self.inner.open(path)?;
         Ok((self.file(inner), attr))
@@ -135,6 +140,10 @@ impl BackendFile for RateLimitedFile {
         let n = self.inner.read_at(offset, buf)?;
         self.limiter.wait_for_transfer(n);
         Ok(n)
+    }
+
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        Err(read)
     }
 
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {

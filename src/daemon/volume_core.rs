@@ -108,7 +108,7 @@ impl VolumeCore {
         let config = setup.config;
         let limits = pool_limits(&config, members.backends.len());
         let replicas = start_replicas(&config, &members.backends, limits);
-        let policies = replicas.map(|id, _| replica_policy(&config, id, limits));
+        let policies = replicas.map(|_, replica| replica_policy(&config, replica, limits));
         let counters = Arc::new(VolumeCounters::default());
         let pipes = kernel_tuning::page_pipes(&config);
         let reader = Reader::new(

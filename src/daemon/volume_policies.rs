@@ -17,7 +17,7 @@ use crate::replicas::Replicas;
 use crate::replicas::request_deadline::Deadlines;
 use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::ReplicaCounters;
-use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
+use crate::volume::{ReplicaMap, VolumeMode};
 
 /// Session threads that never call a replica: one takes requests, and another takes them while
 /// the first answers.
@@ -71,14 +71,21 @@ pub(super) fn start_replicas(
     Replicas::new(replicas, max_inline_calls(config))
 }
 
+/// The most reads in flight at a replica where they hold no threads. Small ones reach it: for large
+/// ones, `max_in_flight` is less.
+const MAX_THREADLESS_READS: usize = 256;
+
 /// The scheduler's limits for a replica.
-pub(super) fn replica_policy(config: &Config, id: ReplicaId, limits: PoolLimits) -> ReplicaPolicy {
-    let replica = &config.replicas[id.index()];
+pub(super) fn replica_policy(config: &Config, host: &Replica, limits: PoolLimits) -> ReplicaPolicy {
+    let replica = &config.replicas[host.id.index()];
     let max_in_flight = replica.max_in_flight.unwrap_or(u64::MAX).min(config.read.max_in_flight);
     ReplicaPolicy {
         weight: replica.weight,
         max_in_flight,
-        max_reads: limits.max_readers() + limits.max_inline_calls,
+        max_reads: match host.reads_without_threads() {
+            true => MAX_THREADLESS_READS,
+            false => limits.max_readers() + limits.max_inline_calls,
+        },
     }
 }
 

@@ -1,4 +1,4 @@
-//! Attempts to read one segment from one replica: dispatch, the read itself, and its consequences.
+//! Attempts to read one segment from one replica: the read on a thread, and its consequences.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,9 +13,7 @@ use super::fetch::{
 };
 use super::trace::AttemptTrace as Trace;
 use super::{ReadError, Reader, content_check, fetch_queue};
-use crate::backend::{
-    Backend, BackendError, BackendFile, ErrorOrigin, JobOptions, Lane, report_progress,
-};
+use crate::backend::{Backend, BackendError, BackendFile, ErrorOrigin, report_progress};
 use crate::buffer::{Pipe, Reservation, SegmentData};
 use crate::placement::Delivery;
 use crate::scheduler::rate::PerLocality;
@@ -30,77 +28,11 @@ const MAX_BATCH_TIME: Duration = Duration::from_millis(100);
 /// replica takes less time than handing the read to another thread.
 pub(super) const MAX_INLINE_BYTES: u64 = 128 * 1024;
 
-/// Submits an attempt to its replica's pool.
-pub(super) fn submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>) {
-    let Dispatch { attempt, item: fetch, replica, .. } = dispatch;
-    fetch.start_attempt(replica);
-    let queued = QueuedAttempt {
-        reader: Arc::clone(reader),
-        fetch: Arc::clone(&fetch),
-        attempt,
-        replica,
-        is_run: false,
-    };
-    let job = move |backend: &dyn Backend| queued.run(backend);
-    let of = Arc::clone(&fetch);
-    let is_over: Box<dyn Fn() -> bool + Send> = Box::new(move || of.is_ended_or_unwanted());
-    let about = fetch.file.path_key();
-    let errand =
-        JobOptions { path_key: about, is_abandoned: Some(is_over), ..JobOptions::default() };
-    // A refused job is dropped, which ends the attempt.
-    if let Ok(ticket) = reader.replicas[replica].submit_with(Lane::Read, errand, job) {
-        fetch.state.lock().tickets.push((replica, ticket));
-    }
-}
-
-/// An attempt in a replica's pool. If the pool drops it, because it is full, has stopped or has no
-/// thread, the attempt ends all the same: the segment would otherwise wait for it in vain.
-struct QueuedAttempt {
-    reader: Arc<Reader>,
-    fetch: Arc<SegmentFetch>,
-    attempt: AttemptId,
-    replica: ReplicaId,
-    is_run: bool,
-}
-
-impl QueuedAttempt {
-    fn run(mut self, backend: &dyn Backend) {
-        self.is_run = true;
-        run_attempts(&self.reader, &self.fetch, self.attempt, self.replica, backend);
-    }
-}
-
-impl Drop for QueuedAttempt {
-    fn drop(&mut self) {
-        if self.is_run {
-            return;
-        }
-        let Self { reader, fetch, attempt, replica, .. } = self;
-        let failed = Err((BackendError::QueueFull.into(), fetch.take_attempt_claim(*replica)));
-        let next = finish_attempt(reader, fetch, *attempt, *replica, failed);
-        reader.dispatch(next.into_iter().collect());
-    }
-}
-
-/// Runs an attempt on the calling thread if its replica grants a permit. Otherwise submits it to
-/// the replica's pool.
-pub(super) fn run_inline_or_submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>) {
-    let host = Arc::clone(&reader.replicas[dispatch.replica]);
-    let Some(leave) = host.try_inline_permit(&dispatch.item.file.path_key()) else {
-        return submit(reader, dispatch);
-    };
-    let Dispatch { attempt, item: fetch, replica, .. } = dispatch;
-    fetch.start_attempt(replica);
-    host.run_inline(&leave, fetch.file.path_key(), |backend| {
-        run_attempts(reader, &fetch, attempt, replica, backend)
-    });
-}
-
 pub(super) type AttemptResult = Result<SegmentData, (AttemptError, Option<Reservation>)>;
 
 /// Runs on the replica's pool or inline. Continues with the next attempt at this replica while that
 /// is small: waking another thread would cost more.
-fn run_attempts(
+pub(super) fn run_attempts(
     reader: &Arc<Reader>,
     fetch: &Arc<SegmentFetch>,
     attempt: AttemptId,
@@ -111,7 +43,8 @@ fn run_attempts(
     let result = read_catching_panics(reader, fetch, replica, backend);
     let mut next = finish_attempt(reader, fetch, attempt, replica, result);
     while let Some(dispatch) = next {
-        if begun.elapsed() >= MAX_BATCH_TIME {
+        let takes_no_thread = reader.replicas[replica].reads_without_threads();
+        if takes_no_thread || begun.elapsed() >= MAX_BATCH_TIME {
             return reader.dispatch(vec![dispatch]);
         }
         let Dispatch { attempt, item: fetch, .. } = dispatch;

@@ -476,6 +476,15 @@ impl SegmentFetch {
         Some(state.attempt_claims.swap_remove(place).1)
     }
 
+    /// Keeps the claim for the attempt at `replica`, which begins again.
+    pub(super) fn return_attempt_claim(&self, replica: ReplicaId, claim: Reservation) {
+        let mut state = self.state.lock();
+        // After a delivery no attempt needs it.
+        if matches!(state.stage, FetchStage::Pending) {
+            state.attempt_claims.push((replica, claim));
+        }
+    }
+
     /// Completes the segment with the data of an attempt. Returns the waiting requests and the
     /// queue key of an attempt that is no longer needed.
     ///

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::attempt::MAX_INLINE_BYTES;
 use super::fetch::SegmentFetch;
-use super::{Dispatches, Reader, attempt};
+use super::{Dispatches, Reader, started_attempt};
 use crate::backend::InlinePermit;
 use crate::scheduler::Dispatch;
 
@@ -23,7 +23,9 @@ impl Reader {
         mut sent: Dispatches,
         may_inline: bool,
     ) -> (Dispatches, Option<InlineRead<'_>>) {
-        let small = |sent: &Dispatch<_>| sent.bytes <= MAX_INLINE_BYTES;
+        let small = |sent: &Dispatch<_>| {
+            sent.bytes <= MAX_INLINE_BYTES && !self.replicas[sent.replica].reads_without_threads()
+        };
         if !may_inline || !sent.last().is_some_and(small) {
             return (sent, None);
         }
@@ -35,6 +37,6 @@ impl Reader {
     pub(super) fn run_inline_read(self: &Arc<Self>, own: Option<InlineRead<'_>>) {
         let Some((own, _leave)) = own else { return };
         self.wake_ticker();
-        attempt::run_inline_or_submit(self, own);
+        started_attempt::run_inline_or_submit(self, own);
     }
 }

@@ -250,6 +250,9 @@ impl<C: ReadCompletion> SmallReads<C> {
             return None;
         }
         let host = &*reader.replicas[choice.replica];
+        if host.reads_without_threads() {
+            return None;
+        }
         let permit = host.try_inline_permit(&file.path_key())?;
         let granule = self.granules.try_claim(file.file_number(), asked.range)?;
         Some(SmallReadPlan {

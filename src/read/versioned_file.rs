@@ -212,6 +212,14 @@ impl VersionedFile {
         self.replicas[id].descriptor.lock().file().cloned()
     }
 
+    /// The open file of replica `id` if it has this version, and is not excluded.
+    pub(super) fn verified_on(&self, id: ReplicaId) -> Option<Arc<dyn BackendFile>> {
+        match &*self.replicas[id].descriptor.lock() {
+            Descriptor::Verified(file) if !self.is_excluded(id) => Some(Arc::clone(file)),
+            _ => None,
+        }
+    }
+
     /// Replicas that have it open, at its current version.
     pub fn replicas_with_descriptor(&self) -> ReplicaSet {
         let held = self.replicas.iter().filter(|(id, _)| self.descriptor_on(*id).is_some());

@@ -157,6 +157,97 @@ fn reads_fail_in_time_while_all_servers_hang_and_work_again_afterwards() {
     rig.unmount();
 }
 
+/// Many more reads than the pool has threads.
+#[test]
+fn reads_in_flight_hold_no_threads() {
+    const READS: usize = 32;
+    let rig = Rig::new(1, "cache = 'direct'");
+    let file = fs::File::open(rig.at("large")).unwrap();
+    let whole = pattern();
+    file.read_exact_at(&mut [0; 4096], 0).unwrap();
+    rig.servers[0].hang(true);
+    let read = |offset: usize| {
+        let mut buffer = vec![0; 4096];
+        file.read_exact_at(&mut buffer, offset as u64).unwrap();
+        assert!(buffer == whole[offset..offset + 4096], "at {offset}");
+    };
+    std::thread::scope(|scope| {
+        // Far apart, and backwards: nothing is read ahead.
+        let offsets = (1..=READS).rev().map(|number| number * 256 * 1024);
+        let readers: Vec<_> = offsets.map(|offset| scope.spawn(move || read(offset))).collect();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let status = rig.mount.as_ref().unwrap().status();
+            // The replica's root is asked whether it answers.
+            if status.gauges.segments_in_flight >= READS && status.replicas[0].active_threads <= 2 {
+                break;
+            }
+            assert!(Instant::now() < until, "{status:?}");
+            std::thread::sleep(PAUSE);
+        }
+        rig.servers[0].hang(false);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+}
+
+/// Long before the reads' own deadline.
+#[test]
+fn reads_that_nothing_waits_for_give_their_memory_back() {
+    let times = "deadline = '1s'
+deadline_all = '1h'
+attempt_deadline = '500ms'";
+    let rig = Rig::new(
+        2,
+        &format!(
+            "{times}
+cache = 'direct'"
+        ),
+    );
+    let file = fs::File::open(rig.at("large")).unwrap();
+    let whole = pattern();
+    let mut buffer = vec![0; LEN];
+    file.read_exact_at(&mut buffer, 0).unwrap();
+    rig.servers[1].hang(true);
+    let until = Instant::now() + PATIENCE;
+    while rig.healths()[1] == HealthState::Healthy {
+        buffer.fill(0);
+        file.read_exact_at(&mut buffer, 0).unwrap();
+        assert!(buffer == whole);
+        assert!(Instant::now() < until, "the server is not ejected");
+    }
+    drop(file);
+    loop {
+        let gauges = rig.mount.as_ref().unwrap().status().gauges;
+        if (gauges.segments_in_flight, gauges.buffer_used) == (0, 0) {
+            break;
+        }
+        assert!(Instant::now() < until, "{gauges:?}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[test]
+fn short_reads_and_a_busy_server_only_take_longer() {
+    let rig = Rig::new(1, "cache = 'direct'");
+    let file = fs::File::open(rig.at("large")).unwrap();
+    let whole = pattern();
+    let mut buffer = vec![0; LEN];
+    rig.servers[0].limit_reads(99_999);
+    file.read_exact_at(&mut buffer, 0).unwrap();
+    assert!(buffer == whole);
+    buffer.fill(0);
+    rig.servers[0].set_busy(true);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| file.read_exact_at(&mut buffer, 0));
+        std::thread::sleep(5 * PAUSE);
+        assert!(!reader.is_finished(), "a busy server cannot read yet");
+        rig.servers[0].set_busy(false);
+        reader.join().unwrap().unwrap();
+    });
+    assert!(buffer == whole);
+    assert_eq!(rig.healths(), [HealthState::Healthy]);
+}
+
 /// The new server does not know the handles of the old one.
 #[test]
 fn open_files_outlive_the_restart_of_their_server() {

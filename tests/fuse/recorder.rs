@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fanfs::backend::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, DirEntry, EntryRef, EntryVisitor,
     FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, SetAttr, StatFs,
-    TreeMutation, WritableFile, WriteOpenOptions,
+    SubmitResult, SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::volume::ByteRange;
 use parking_lot::{Condvar, Mutex};
@@ -211,6 +211,10 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.is_in_service()
     }
 
+    fn reads_without_threads(&self) -> bool {
+        false
+    }
+
     fn flush_closes(&self) {
         self.inner.flush_closes();
     }
@@ -318,6 +322,10 @@ impl BackendFile for RecordedFile {
 
     fn fds(&self) -> BorrowedFds<'_> {
         BorrowedFds::default()
+    }
+
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        Err(read)
     }
 
     fn is_deferred(&self) -> bool {

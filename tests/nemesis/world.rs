@@ -404,6 +404,10 @@ impl Backend for Turning {
         self.trees[0].is_in_service()
     }
 
+    fn reads_without_threads(&self) -> bool {
+        false
+    }
+
     fn flush_closes(&self) {
         self.trees[0].flush_closes();
     }

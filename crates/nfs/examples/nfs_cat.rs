@@ -10,12 +10,12 @@ use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use fanfs_nfs::nfs::{
-    Client, FileHandle, Identity, MountRequest, NfsAddress, NfsError, Ports, ReadBuffer, ReadEnd,
-    Target, Tree, TreeLimits,
+    Client, FileHandle, Identity, MountRequest, NfsAddress, Ports, ReadResult, ReadSink,
+    SubmittedRead, Target, Tree, TreeLimits,
 };
 
 const BLOCK: NonZeroUsize = NonZeroUsize::new(1 << 20).unwrap();
@@ -23,7 +23,23 @@ const IN_FLIGHT: usize = 8;
 const CONNECTIONS: usize = 2;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-type Answer = Receiver<(Box<dyn ReadBuffer>, Result<ReadEnd, NfsError>)>;
+type Answer = Receiver<(Vec<u8>, ReadResult)>;
+
+/// Sends a block and its result to the thread that writes.
+struct Block {
+    bytes: Vec<u8>,
+    sender: SyncSender<(Vec<u8>, ReadResult)>,
+}
+
+impl ReadSink for Block {
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn end(self: Box<Self>, result: ReadResult) {
+        let _ = self.sender.send((self.bytes, result));
+    }
+}
 
 fn main() -> ExitCode {
     match run() {
@@ -78,33 +94,31 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn copy(tree: &Tree, me: &Identity, file: FileHandle, size: u64) -> Result<u64, Box<dyn Error>> {
     let mut output = io::stdout().lock();
     let mut reads: VecDeque<Answer> = VecDeque::new();
-    let mut free: Vec<Box<dyn ReadBuffer>> =
-        (0..IN_FLIGHT).map(|_| Box::new(vec![0u8; BLOCK.get()]) as _).collect();
+    let mut free: Vec<Vec<u8>> = (0..IN_FLIGHT).map(|_| vec![0; BLOCK.get()]).collect();
     let mut asked = 0;
     let mut written = 0;
     while written < size {
         while asked < size
-            && let Some(buffer) = free.pop()
+            && let Some(bytes) = free.pop()
         {
             let (sender, answer) = sync_channel(1);
-            tree.client().submit_read(tree.caller(me), file, asked, buffer, move |buffer, end| {
-                let _ = sender.send((buffer, end));
-            });
+            let sink = Box::new(Block { bytes, sender });
+            tree.submit_read(me, file, SubmittedRead { offset: asked, sink, is_unwanted: None });
             reads.push_back(answer);
             asked += BLOCK.get() as u64;
         }
         let Some(answer) = reads.pop_front() else { break };
-        let (mut buffer, end) = answer.recv()?;
+        let (mut bytes, end) = answer.recv()?;
         let mut filled = end?.bytes;
         // A server may send less than a block before the end of the file.
         let wanted = (size - written).min(BLOCK.get() as u64) as usize;
         while filled < wanted {
-            let room = &mut buffer.bytes()[filled..wanted];
+            let room = &mut bytes[filled..wanted];
             filled += tree.read(me, file, written + filled as u64, room)?.bytes;
         }
-        output.write_all(&buffer.bytes()[..wanted])?;
+        output.write_all(&bytes[..wanted])?;
         written += wanted as u64;
-        free.push(buffer);
+        free.push(bytes);
     }
     Ok(written)
 }

@@ -18,11 +18,12 @@ mod xdr;
 pub use address::{AddressError, NfsAddress};
 pub use attributes::{Attributes, FileHandle, Kind, Time};
 pub use client::{
-    Caller, Client, DirEntry, Limits, Object, Page, Position, ReadEnd, Rights, Usage,
+    Caller, Client, DirEntry, Limits, Object, Page, Position, ReadEnd, ReadRange, ReadResult,
+    ReadSink, Rights, Usage,
 };
 pub use error::{NfsError, Status};
 pub use mount::{
     DEFAULT_MOUNT_PORT, DEFAULT_NFS_PORT, Export, MountError, MountRequest, MountedExport, Ports,
 };
-pub use rpc::{ConnectionCounters, Identity, ReadBuffer, Refusal, RpcError, Target};
-pub use tree::{FoundDirectory, ListedName, Tree, TreeLimits};
+pub use rpc::{ConnectionCounters, Identity, IsUnwanted, Refusal, RpcError, Target};
+pub use tree::{FoundDirectory, ListedName, SubmittedRead, Tree, TreeLimits};

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::export_tree::ExportTree;
 use super::tree_slot::TreeSlot;
 use crate::backend::{
-    Attr, BackendFile, BorrowedFds, FileMutation, Lock, LockRequest, Result, SeekTo,
+    Attr, BackendFile, BorrowedFds, FileMutation, Lock, LockRequest, Result, SeekTo, SubmitResult,
+    SubmittedRead,
 };
-use crate::nfs::{FileHandle, Identity, Object};
+use crate::nfs::{FileHandle, Identity, NfsError, Object, ReadResult, ReadSink, RpcError};
 
 /// A file, which is read as the user that opened it.
 pub(super) struct NfsFile {
@@ -19,6 +21,29 @@ pub(super) struct NfsFile {
     pub(super) root: FileHandle,
     pub(super) handle: FileHandle,
     pub(super) identity: Identity,
+}
+
+/// A read in flight.
+struct FileRead {
+    tree: Arc<ExportTree>,
+    read: Box<dyn SubmittedRead>,
+}
+
+impl ReadSink for FileRead {
+    fn bytes(&mut self) -> &mut [u8] {
+        self.read.bytes()
+    }
+
+    fn end(self: Box<Self>, result: ReadResult) {
+        let Self { tree, read } = *self;
+        match result {
+            Ok(end) => read.end(Ok(end.bytes)),
+            // The server cannot read yet, or another tree has taken the place of this one.
+            Err(error) if error.is_jukebox() => read.end_as_blocking(),
+            Err(NfsError::Rpc(RpcError::Stopped)) if tree.has_ended() => read.end_as_blocking(),
+            Err(error) => read.end(Err(error.into())),
+        }
+    }
 }
 
 impl BackendFile for NfsFile {
@@ -33,6 +58,18 @@ impl BackendFile for NfsFile {
         self.slot.call_file(self.root, |tree| {
             Ok(tree.read(&self.identity, self.handle, offset, buf)?.bytes)
         })
+    }
+
+    fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        // Without a tree, a thread finds out why.
+        let Ok(tree) = self.slot.tree_of(self.root) else { return Err(read) };
+        let submitted = crate::nfs::SubmittedRead {
+            offset: read.offset(),
+            is_unwanted: Some(read.is_unwanted()),
+            sink: Box::new(FileRead { tree: Arc::clone(&tree), read }),
+        };
+        tree.submit_read(&self.identity, self.handle, submitted);
+        Ok(())
     }
 
     fn splice_at(&self, _offset: u64, _pipe: BorrowedFd<'_>, _len: usize) -> Option<Result<usize>> {

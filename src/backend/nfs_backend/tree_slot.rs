@@ -68,11 +68,16 @@ impl TreeSlot {
         root: FileHandle,
         mut call: impl FnMut(&ExportTree) -> Result<T>,
     ) -> Result<T> {
-        let last = || self.0.read().tree.clone().ok_or(BackendError::Absent);
-        self.repeat_if_replaced(last, |tree| match tree.root() == root {
-            true => call(tree),
-            false => Err(Errno::STALE.into()),
-        })
+        self.repeat_if_replaced(|| self.tree_of(root), |tree| call(tree))
+    }
+
+    /// The tree for a file that was opened below this root, also out of service.
+    ///
+    /// # Errors
+    /// ESTALE if the export has another root now.
+    pub(super) fn tree_of(&self, root: FileHandle) -> Result<Arc<ExportTree>> {
+        let last = self.0.read().tree.clone().ok_or(BackendError::Absent)?;
+        if last.root() == root { Ok(last) } else { Err(Errno::STALE.into()) }
     }
 
     fn repeat_if_replaced<T>(

@@ -92,7 +92,9 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::backend::{Attr, BorrowedFds, Lock, LockRequest, SeekTo};
+    use crate::backend::{
+        Attr, BorrowedFds, Lock, LockRequest, SeekTo, SubmitResult, SubmittedRead,
+    };
     use crate::volume::FileId;
 
     /// A file whose replica keeps the set-id bits, as an NFS server does for root.
@@ -132,6 +134,10 @@ mod tests {
 
         fn fds(&self) -> BorrowedFds<'_> {
             BorrowedFds::default()
+        }
+
+        fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
+            Err(read)
         }
 
         fn is_deferred(&self) -> bool {

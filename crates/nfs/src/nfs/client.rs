@@ -18,12 +18,12 @@ use nfs3_types::nfs3::{
 use nfs3_types::xdr_codec::Pack;
 
 pub use directory::{DirEntry, Page, Position};
-pub use read::ReadEnd;
+pub use read::{ReadEnd, ReadRange, ReadResult, ReadSink};
 
 use crate::nfs::attributes::{Attributes, FileHandle};
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{
-    CallOptions, ConnectionCounters, Identity, Procedure, RpcError, Target, Transport,
+    self, CallOptions, ConnectionCounters, Identity, Procedure, RpcError, Target, Transport,
     decode_header,
 };
 use crate::nfs::xdr::{self, Decoder};
@@ -189,6 +189,9 @@ impl Client {
         dir: FileHandle,
         names: &[&[u8]],
     ) -> Vec<Result<Object, NfsError>> {
+        if let Err(error) = rpc::check_may_block() {
+            return names.iter().map(|_| Err(error.clone().into())).collect();
+        }
         let procedure = procedure(NFS_PROGRAM::NFSPROC3_LOOKUP);
         let options =
             CallOptions { procedure, identity: Some(caller.identity), deadline: caller.deadline };
@@ -391,6 +394,7 @@ pub(crate) fn wait_for_reply(
     arguments: &impl Pack,
     max: usize,
 ) -> Result<Vec<u8>, NfsError> {
+    rpc::check_may_block()?;
     let (sender, receiver) = sync_channel(1);
     let done = move |reply| drop(sender.send(reply));
     transport.call(options, arguments, max, Box::new(done));

@@ -28,6 +28,11 @@ impl From<DecodeError> for NfsError {
 }
 
 impl NfsError {
+    /// Whether the server cannot execute the call yet.
+    pub fn is_jukebox(&self) -> bool {
+        matches!(self, Self::Status(Status::JUKEBOX))
+    }
+
     /// The errno that a program gets.
     pub fn errno(&self) -> Errno {
         match self {

@@ -16,9 +16,11 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::nfs::attributes::{Attributes, FileHandle, Kind};
-use crate::nfs::client::{Caller, Client, DirEntry, Object, Page, Position, ReadEnd};
+use crate::nfs::client::{
+    Caller, Client, DirEntry, Object, Page, Position, ReadEnd, ReadRange, ReadSink,
+};
 use crate::nfs::error::{NfsError, Status};
-use crate::nfs::rpc::{Identity, RpcError};
+use crate::nfs::rpc::{Identity, IsUnwanted, RpcError};
 
 /// The directories whose handles are kept, at most.
 const MAX_KNOWN: NonZeroUsize = NonZeroUsize::new(4096).expect("it is above 0");
@@ -44,6 +46,16 @@ pub struct TreeLimits {
     pub directories: Duration,
     /// The longest read that one call makes. Longer ones are made by several calls at once.
     pub read: NonZeroUsize,
+}
+
+/// A read that blocks no thread.
+pub struct SubmittedRead {
+    /// The first byte.
+    pub offset: u64,
+    /// Its caller.
+    pub sink: Box<dyn ReadSink>,
+    /// When it is given up.
+    pub is_unwanted: Option<IsUnwanted>,
 }
 
 /// A name in a directory.
@@ -210,7 +222,15 @@ impl Tree {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<ReadEnd, NfsError> {
-        self.client.read(self.caller(identity), file, offset, buffer, self.limits.read)
+        let range = ReadRange { file, offset, piece: self.limits.read };
+        self.client.read(self.caller(identity), range, buffer)
+    }
+
+    /// Begins to read a file from `offset` into `sink` ([`Client::submit_read`]).
+    pub fn submit_read(&self, identity: &Identity, file: FileHandle, read: SubmittedRead) {
+        let range = ReadRange { file, offset: read.offset, piece: self.limits.read };
+        let caller = self.caller(identity);
+        self.client.submit_read(caller, range, read.sink, read.is_unwanted);
     }
 
     /// The directory at a path that was checked.

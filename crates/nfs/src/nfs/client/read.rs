@@ -1,17 +1,19 @@
 //! READ: the data goes into the caller's buffer.
 
-use std::marker::PhantomData;
 use std::num::NonZeroUsize;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use nfs3_types::nfs3::NFS_PROGRAM;
 use nfs3_types::xdr_codec::{self, Pack};
+use parking_lot::Mutex;
 
 use super::{Caller, Client, procedure, repeat_while_jukebox};
 use crate::nfs::attributes::{Attributes, FileHandle};
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{
-    CallOptions, DataHead, DataReply, DataTarget, ReadBuffer, RpcError, decode_header,
+    self, CallOptions, DataHead, DataReply, DataSink, DataTarget, IsUnwanted, RpcError,
+    decode_header,
 };
 use crate::nfs::xdr::{DecodeError, Decoder, Result};
 
@@ -26,88 +28,159 @@ pub struct ReadEnd {
     pub attributes: Option<Attributes>,
 }
 
+/// The result of a read.
+pub type ReadResult = std::result::Result<ReadEnd, NfsError>;
+
+/// The caller of a read that blocks no thread. The client has it to itself until the read has ended.
+pub trait ReadSink: Send {
+    /// The room for the data.
+    fn bytes(&mut self) -> &mut [u8];
+
+    /// The read has ended. This must not block, because other replies wait for it.
+    fn end(self: Box<Self>, result: ReadResult);
+}
+
+/// What to read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadRange {
+    /// The file.
+    pub file: FileHandle,
+    /// The first byte.
+    pub offset: u64,
+    /// The longest read that one call makes. Longer ones are made by several calls at once.
+    pub piece: NonZeroUsize,
+}
+
 impl Client {
-    /// Reads a file from `offset` into `buffer`, and does not wait for the reply. `done` gets the
-    /// buffer back; it must not block, because other replies wait for it.
+    /// Reads a file into `sink`, and does not wait for the reply. The read also ends when
+    /// `is_unwanted` says so. A server that cannot read yet (`NFS3ERR_JUKEBOX`) is not asked again.
     pub fn submit_read(
         &self,
         caller: Caller<'_>,
-        file: FileHandle,
-        offset: u64,
-        mut buffer: Box<dyn ReadBuffer>,
-        done: impl FnOnce(Box<dyn ReadBuffer>, std::result::Result<ReadEnd, NfsError>) + Send + 'static,
+        range: ReadRange,
+        sink: Box<dyn ReadSink>,
+        is_unwanted: Option<IsUnwanted>,
     ) {
-        let count = buffer.bytes().len();
-        let arguments =
-            ReadArguments { file, offset, count: u32::try_from(count).unwrap_or(u32::MAX) };
+        let mut sink = sink;
+        let wanted = sink.bytes().len();
+        if wanted <= range.piece.get() {
+            return self.submit_piece(
+                caller,
+                range,
+                Box::new(WholeRead { sink, wanted }),
+                is_unwanted,
+            );
+        }
+        let pieces = wanted.div_ceil(range.piece.get());
+        let parts: Vec<LentBuffer> =
+            sink.bytes().chunks_mut(range.piece.get()).map(LentBuffer::new).collect();
+        let ends =
+            PieceEnds { sink, piece: range.piece.get(), left: pieces, ends: vec![None; pieces] };
+        let ends = Arc::new(Mutex::new(Some(ends)));
+        let mut offset = range.offset;
+        for (index, buffer) in parts.into_iter().enumerate() {
+            let part = ReadRange { offset, ..range };
+            offset = offset.saturating_add(buffer.len as u64);
+            let piece = PieceRead { buffer, index, ends: Arc::clone(&ends) };
+            self.submit_piece(caller, part, Box::new(piece), is_unwanted.clone());
+        }
+    }
+
+    fn submit_piece(
+        &self,
+        caller: Caller<'_>,
+        range: ReadRange,
+        sink: Box<dyn DataSink>,
+        is_unwanted: Option<IsUnwanted>,
+    ) {
+        let mut sink = sink;
+        let count = u32::try_from(sink.bytes().len()).unwrap_or(u32::MAX);
+        let arguments = ReadArguments { file: range.file, offset: range.offset, count };
         let options = CallOptions {
             procedure: procedure(NFS_PROGRAM::NFSPROC3_READ),
             identity: Some(caller.identity),
             deadline: caller.deadline,
         };
-        let done = move |buffer, reply: std::result::Result<DataReply, RpcError>| {
-            let end = reply.map_err(NfsError::from).and_then(|reply| read_end(&reply, count));
-            done(buffer, end);
-        };
-        let target = DataTarget { buffer, decode: decode_data_head, done: Box::new(done) };
-        self.transport.call_for_data(&options, &arguments, target);
+        let target = DataTarget { sink, decode: decode_data_head };
+        self.transport.call_for_data(&options, &arguments, target, is_unwanted);
     }
 
-    /// Reads a file from `offset` into `buffer`, in calls for up to `piece` bytes each, all of which
-    /// are made at once.
+    /// Reads a file into `buffer`.
     ///
     /// # Errors
     /// The server's status, or why there was no reply in time. If only later pieces fail, the result
     /// ends before them.
-    pub fn read(
-        &self,
-        caller: Caller<'_>,
-        file: FileHandle,
-        offset: u64,
-        buffer: &mut [u8],
-        piece: NonZeroUsize,
-    ) -> std::result::Result<ReadEnd, NfsError> {
+    pub fn read(&self, caller: Caller<'_>, range: ReadRange, buffer: &mut [u8]) -> ReadResult {
+        rpc::check_may_block()?;
         repeat_while_jukebox(caller.deadline, || {
-            let pieces = buffer.len().div_ceil(piece.get());
-            let (sender, receiver) = sync_channel(pieces);
-            let mut reads = LentReads { receiver, left: 0, _buffer: PhantomData };
-            // Dropped before `reads`, which waits for the last of its clones.
-            let sender = sender;
-            let mut at = offset;
-            for (index, part) in buffer.chunks_mut(piece.get()).enumerate() {
-                let len = part.len() as u64;
-                let lent = LentBuffer { start: part.as_mut_ptr(), len: part.len() };
-                let sender = sender.clone();
-                reads.left += 1;
-                self.submit_read(caller, file, at, Box::new(lent), move |lent, end| {
-                    drop(lent);
-                    let _ = sender.send(PieceEnd { index, end });
-                });
-                at = at.saturating_add(len);
-            }
-            drop(sender);
-            let mut ends = vec![Err(NfsError::Rpc(RpcError::Stopped)); pieces];
-            while let Some(PieceEnd { index, end }) = reads.next_end() {
-                ends[index] = end;
-            }
-            join_pieces(ends, piece.get())
+            let (sender, receiver) = sync_channel(1);
+            let lent = BlockedRead { buffer: LentBuffer::new(buffer), sender };
+            let read = LentRead(receiver);
+            self.submit_read(caller, range, Box::new(lent), None);
+            read.wait()
         })
     }
 }
 
-/// The end of one of several reads.
-struct PieceEnd {
+/// A read that one call makes.
+struct WholeRead {
+    sink: Box<dyn ReadSink>,
+    wanted: usize,
+}
+
+impl DataSink for WholeRead {
+    fn bytes(&mut self) -> &mut [u8] {
+        self.sink.bytes()
+    }
+
+    fn end(self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) {
+        let Self { sink, wanted } = *self;
+        sink.end(read_end(reply, wanted));
+    }
+}
+
+/// One of several calls that make a read.
+struct PieceRead {
+    buffer: LentBuffer,
     index: usize,
-    end: std::result::Result<ReadEnd, NfsError>,
+    ends: Arc<Mutex<Option<PieceEnds>>>,
+}
+
+/// How the calls of a read have ended.
+struct PieceEnds {
+    sink: Box<dyn ReadSink>,
+    piece: usize,
+    left: usize,
+    ends: Vec<Option<ReadResult>>,
+}
+
+impl DataSink for PieceRead {
+    fn bytes(&mut self) -> &mut [u8] {
+        self.buffer.bytes()
+    }
+
+    fn end(self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) {
+        // The buffer is not used any more.
+        let Self { buffer: LentBuffer { len, .. }, index, ends } = *self;
+        let end = read_end(reply, len);
+        let mut shared = ends.lock();
+        let is_last = shared.as_mut().is_some_and(|all| {
+            all.ends[index] = Some(end);
+            all.left -= 1;
+            all.left == 0
+        });
+        let all = if is_last { shared.take() } else { None };
+        drop(shared);
+        if let Some(PieceEnds { sink, piece, ends, .. }) = all {
+            sink.end(join_pieces(ends.into_iter().flatten(), piece));
+        }
+    }
 }
 
 /// What all pieces of a buffer together have read: up to the first that is not full.
-fn join_pieces(
-    ends: Vec<std::result::Result<ReadEnd, NfsError>>,
-    piece: usize,
-) -> std::result::Result<ReadEnd, NfsError> {
+fn join_pieces(ends: impl Iterator<Item = ReadResult>, piece: usize) -> ReadResult {
     let mut all = ReadEnd { bytes: 0, is_end: false, attributes: None };
-    for (index, end) in ends.into_iter().enumerate() {
+    for (index, end) in ends.enumerate() {
         let end = match end {
             Err(error) if index == 0 => return Err(error),
             Err(_) => break,
@@ -123,47 +196,58 @@ fn join_pieces(
     Ok(all)
 }
 
-/// Reads into parts of a caller's buffer, which stays borrowed as long as one of them may be
-/// written.
-struct LentReads<'a> {
-    receiver: Receiver<PieceEnd>,
-    left: usize,
-    _buffer: PhantomData<&'a mut [u8]>,
+/// A read whose caller is blocked.
+struct BlockedRead {
+    buffer: LentBuffer,
+    sender: SyncSender<ReadResult>,
 }
 
-impl LentReads<'_> {
-    /// Waits for the end of a read. `None` after the last one.
-    fn next_end(&mut self) -> Option<PieceEnd> {
-        self.left = self.left.checked_sub(1)?;
-        match self.receiver.recv() {
-            Ok(end) => Some(end),
-            // The transport has dropped all other calls, and the buffers with them.
-            Err(_) => {
-                self.left = 0;
-                None
-            }
-        }
+impl ReadSink for BlockedRead {
+    fn bytes(&mut self) -> &mut [u8] {
+        self.buffer.bytes()
+    }
+
+    fn end(self: Box<Self>, result: ReadResult) {
+        let _ = self.sender.send(result);
     }
 }
 
-impl Drop for LentReads<'_> {
+/// Keeps a caller's buffer borrowed until the read into it has ended.
+struct LentRead(Receiver<ReadResult>);
+
+impl LentRead {
+    fn wait(self) -> ReadResult {
+        // Without a result, the transport has dropped the sink.
+        self.0.recv().unwrap_or(Err(RpcError::Stopped.into()))
+    }
+}
+
+impl Drop for LentRead {
     fn drop(&mut self) {
-        while self.next_end().is_some() {}
+        // Also if this thread panics. After the result, or without the sink, this returns at once.
+        let _ = self.0.recv();
     }
 }
 
-/// A blocked caller's buffer, which the transport has to itself until the call has completed.
+/// Room in memory that another value owns, for the transport.
 struct LentBuffer {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: the bytes belong to the caller of `Client::read`, which borrows them mutably and waits
-// (`LentReads`) until the completion has dropped this value, or was itself dropped after it. The
-// parts of a buffer do not overlap. So there is one user at a time, on whatever thread.
+// The owner of the bytes does not touch them while this value exists:
+// - `Client::read` borrows its caller's buffer mutably, and `LentRead` waits until the sink has sent
+//   the result, which is the last that it does, or was dropped.
+// - `PieceEnds` has the sink that owns the bytes, and uses it only after all pieces have ended. The
+//   parts do not overlap.
+// SAFETY: so there is one user of the bytes at a time, on whatever thread.
 unsafe impl Send for LentBuffer {}
 
-impl ReadBuffer for LentBuffer {
+impl LentBuffer {
+    fn new(bytes: &mut [u8]) -> Self {
+        Self { start: bytes.as_mut_ptr(), len: bytes.len() }
+    }
+
     fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: `start` and `len` are those of a live mutable slice, see above.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
@@ -218,7 +302,8 @@ fn decode_data_head(bytes: &[u8]) -> Result<DataHead> {
     })
 }
 
-fn read_end(reply: &DataReply, wanted: usize) -> std::result::Result<ReadEnd, NfsError> {
+fn read_end(reply: std::result::Result<DataReply, RpcError>, wanted: usize) -> ReadResult {
+    let reply = reply?;
     match decode_head(&reply.head)? {
         ReadHead::Failed(error) => Err(error),
         // A reader would ask for the same bytes for ever.

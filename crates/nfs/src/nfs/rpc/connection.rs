@@ -124,19 +124,19 @@ impl Connection {
         !self.state.lock().has_sent_all()
     }
 
-    /// Takes the calls out whose deadline has passed.
-    pub(super) fn take_expired(&self, now: Instant) -> Vec<PendingCall> {
+    /// Takes the calls out that are over ([`PendingCall::is_over`]).
+    pub(super) fn take_ended(&self, now: Instant) -> Vec<PendingCall> {
         let mut state = self.state.lock();
-        let is_late = |call: &&PendingCall| call.deadline <= now;
-        let late: Vec<u32> = state.calls.values().filter(is_late).map(|call| call.xid).collect();
-        let late: Vec<_> = late.iter().filter_map(|xid| state.calls.remove(xid)).collect();
-        if !late.is_empty() {
+        let is_over = |call: &&PendingCall| call.is_over(now);
+        let over: Vec<u32> = state.calls.values().filter(is_over).map(|call| call.xid).collect();
+        let over: Vec<_> = over.iter().filter_map(|xid| state.calls.remove(xid)).collect();
+        if !over.is_empty() {
             let ConnectionState { unsent, calls, .. } = &mut *state;
             unsent.retain(|xid| calls.contains_key(xid));
         }
         drop(state);
-        late.iter().for_each(|call| self.forget_load(call.load));
-        late
+        over.iter().for_each(|call| self.forget_load(call.load));
+        over
     }
 
     /// Bytes that calls on it are still to send and to receive. A reply that is being received

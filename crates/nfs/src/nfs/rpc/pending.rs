@@ -57,17 +57,18 @@ impl From<DecodeError> for RpcError {
     }
 }
 
-/// Where the data of a reply goes. The transport has it to itself until the call has completed.
-pub trait ReadBuffer: Send {
+/// Where a reply with data goes. The transport has it to itself until the call has completed.
+pub(crate) trait DataSink: Send {
     /// The room for the data.
     fn bytes(&mut self) -> &mut [u8];
+
+    /// The call has completed.
+    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>);
 }
 
-impl ReadBuffer for Vec<u8> {
-    fn bytes(&mut self) -> &mut [u8] {
-        self
-    }
-}
+/// Whether nothing waits for a call's reply any more. The call then ends soon, with
+/// [`RpcError::Late`].
+pub type IsUnwanted = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The part of a reply that precedes its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,21 +84,17 @@ pub(crate) type DecodeHead = fn(&[u8]) -> Result<DataHead, DecodeError>;
 pub(crate) struct DataReply {
     /// All bytes before the data.
     pub(crate) head: Vec<u8>,
-    /// The number of bytes of data, which are at the beginning of the buffer.
+    /// The number of bytes of data, which are at the beginning of the sink's room.
     pub(crate) data: usize,
 }
 
 /// Gets a whole reply, header included.
 pub(crate) type MessageDone = Box<dyn FnOnce(Result<Vec<u8>, RpcError>) + Send>;
 
-/// Gets a reply whose data is in the buffer, and the buffer.
-pub(crate) type DataDone = Box<dyn FnOnce(Box<dyn ReadBuffer>, Result<DataReply, RpcError>) + Send>;
-
 /// A reply whose data is received into a buffer.
 pub(crate) struct DataTarget {
-    pub(crate) buffer: Box<dyn ReadBuffer>,
+    pub(crate) sink: Box<dyn DataSink>,
     pub(crate) decode: DecodeHead,
-    pub(crate) done: DataDone,
 }
 
 /// Where a reply goes.
@@ -152,7 +149,8 @@ pub(crate) struct PendingCall {
     pub(super) xid: u32,
     /// When its present connection got it, or was made.
     pub(super) entered: Instant,
-    pub(super) deadline: Instant,
+    deadline: Instant,
+    is_unwanted: Option<IsUnwanted>,
     /// As it is sent.
     pub(super) record: Arc<[u8]>,
     pub(super) losses: Losses,
@@ -169,18 +167,30 @@ impl PendingCall {
             xid,
             entered: Instant::now(),
             deadline,
+            is_unwanted: None,
             load: record.len(),
             record: record.into(),
             losses: Losses::default(),
             target: Some(target),
         };
         if let Some(target) = call.data_target() {
-            call.load += target.buffer.bytes().len();
+            call.load += target.sink.bytes().len();
         }
         call
     }
 
-    /// The buffer and decoder of a reply with data.
+    /// The same call, which also ends when nothing waits for it any more.
+    pub(super) fn while_wanted(mut self, is_unwanted: Option<IsUnwanted>) -> Self {
+        self.is_unwanted = is_unwanted;
+        self
+    }
+
+    /// Whether its deadline has passed, or nothing waits for it any more.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.deadline <= now || self.is_unwanted.as_ref().is_some_and(|is_unwanted| is_unwanted())
+    }
+
+    /// The sink and decoder of a reply with data.
     pub(super) fn data_target(&mut self) -> Option<&mut DataTarget> {
         match &mut self.target {
             Some(ReplyTarget::Data(target)) => Some(target),
@@ -203,10 +213,10 @@ impl PendingCall {
         }
     }
 
-    /// Completes it with a reply whose data is in its buffer.
+    /// Completes it with a reply whose data is in its sink.
     pub(super) fn complete_data(mut self, reply: DataReply) {
-        if let Some(ReplyTarget::Data(DataTarget { buffer, done, .. })) = self.target.take() {
-            contain_panic(|| done(buffer, Ok(reply)));
+        if let Some(ReplyTarget::Data(DataTarget { sink, .. })) = self.target.take() {
+            contain_panic(|| sink.end(Ok(reply)));
         }
     }
 
@@ -218,8 +228,8 @@ impl PendingCall {
     fn end(&mut self, error: RpcError) {
         match self.target.take() {
             Some(ReplyTarget::Message { done, .. }) => contain_panic(|| done(Err(error))),
-            Some(ReplyTarget::Data(DataTarget { buffer, done, .. })) => {
-                contain_panic(|| done(buffer, Err(error)));
+            Some(ReplyTarget::Data(DataTarget { sink, .. })) => {
+                contain_panic(|| sink.end(Err(error)));
             }
             None => {}
         }

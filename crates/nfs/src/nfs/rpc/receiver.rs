@@ -9,7 +9,7 @@
 //! discarded.
 //!
 //! *Invariant:* a call that the receiver has taken is completed once, or returned by
-//! [`Receiver::take_expired`] or [`Receiver::into_unfinished`]. Its buffer is not touched afterwards.
+//! [`Receiver::take_ended`] or [`Receiver::into_unfinished`]. Its buffer is not touched afterwards.
 
 use std::io::{self, IoSliceMut, Read};
 use std::time::Instant;
@@ -103,16 +103,16 @@ impl Receiver {
         Ok(received)
     }
 
-    /// The call whose reply is being received, if its deadline has passed. The rest of the reply
-    /// will be discarded.
-    pub(super) fn take_expired(&mut self, now: Instant) -> Option<PendingCall> {
+    /// The call whose reply is being received, if it is over ([`PendingCall::is_over`]). The rest of
+    /// the reply will be discarded.
+    pub(super) fn take_ended(&mut self, now: Instant) -> Option<PendingCall> {
         let call = match &self.record {
             Record::Message { call, .. }
             | Record::Head { call, .. }
             | Record::Data { call, .. } => call,
             Record::Begins | Record::Number(_) | Record::Discarded => return None,
         };
-        match call.deadline <= now {
+        match call.is_over(now) {
             true => std::mem::replace(&mut self.record, Record::Discarded).into_call(),
             false => None,
         }
@@ -133,7 +133,7 @@ impl Receiver {
             && let Some(target) = call.data_target()
         {
             let wanted = (*len - *filled).min(self.mark.left);
-            let room = &mut target.buffer.bytes()[*filled..*filled + wanted];
+            let room = &mut target.sink.bytes()[*filled..*filled + wanted];
             let mut parts = [IoSliceMut::new(room), IoSliceMut::new(&mut self.inbox)];
             let received = source.read_vectored(&mut parts)?;
             let data = received.min(wanted);
@@ -227,7 +227,7 @@ impl Record {
             }
             Self::Data { mut call, head, filled, len } => {
                 if let Some(target) = call.data_target() {
-                    target.buffer.bytes()[filled..filled + bytes.len()].copy_from_slice(bytes);
+                    target.sink.bytes()[filled..filled + bytes.len()].copy_from_slice(bytes);
                 }
                 Self::Data { call, head, filled: filled + bytes.len(), len }
             }
@@ -253,7 +253,7 @@ impl Record {
             Self::Head { mut call, head, needed } if head.len() == needed => {
                 let Some(target) = call.data_target() else { return Self::Discarded };
                 match (target.decode)(&head) {
-                    Ok(found) if found.data > target.buffer.bytes().len() => {
+                    Ok(found) if found.data > target.sink.bytes().len() => {
                         fail(call, RpcError::Malformed("more data than was asked for"), calls)
                     }
                     Ok(found) => Self::Data { call, head, filled: 0, len: found.data },

@@ -13,7 +13,7 @@ use nfs3_types::xdr_codec::Pack;
 
 use super::call::{Identity, Procedure, encode_call};
 use super::connection::Connection;
-use super::pending::{DataTarget, MessageDone, PendingCall, ReplyTarget};
+use super::pending::{DataTarget, IsUnwanted, MessageDone, PendingCall, ReplyTarget};
 use super::shared::{Shared, Target};
 use super::worker::Worker;
 
@@ -68,23 +68,30 @@ impl Transport {
         max: usize,
         done: MessageDone,
     ) {
-        self.submit(options, arguments, ReplyTarget::Message { max, done });
+        self.shared.submit(self.new_call(options, arguments, ReplyTarget::Message { max, done }));
     }
 
-    /// Makes a call whose reply has data.
+    /// Makes a call whose reply has data. It also ends when nothing waits for it any more.
     pub(crate) fn call_for_data(
         &self,
         options: &CallOptions<'_>,
         arguments: &impl Pack,
         target: DataTarget,
+        is_unwanted: Option<IsUnwanted>,
     ) {
-        self.submit(options, arguments, ReplyTarget::Data(target));
+        let call = self.new_call(options, arguments, ReplyTarget::Data(target));
+        self.shared.submit(call.while_wanted(is_unwanted));
     }
 
-    fn submit(&self, options: &CallOptions<'_>, arguments: &impl Pack, target: ReplyTarget) {
+    fn new_call(
+        &self,
+        options: &CallOptions<'_>,
+        arguments: &impl Pack,
+        target: ReplyTarget,
+    ) -> PendingCall {
         let xid = self.shared.next_xid();
         let record = encode_call(xid, options.procedure, options.identity, arguments);
-        self.shared.submit(PendingCall::new(xid, record, options.deadline, target));
+        PendingCall::new(xid, record, options.deadline, target)
     }
 
     /// Ends all calls, also those to come.

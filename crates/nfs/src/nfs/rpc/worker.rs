@@ -4,6 +4,7 @@
 //! deadline. It blocks only to wait for events. A lost connection's calls go to another one, or wait
 //! for the next: a server that restarts gets them again, with their transaction numbers.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -82,6 +83,21 @@ enum Loss {
     Silent,
 }
 
+thread_local! {
+    /// Whether this is a transport's thread.
+    static IS_TRANSPORT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A transport's thread completes calls, and must wait for none: it alone receives replies.
+///
+/// # Errors
+/// On such a thread.
+pub(crate) fn check_may_block() -> Result<(), RpcError> {
+    let is_transport = IS_TRANSPORT.get();
+    debug_assert!(!is_transport, "a completion waits for a server");
+    if is_transport { Err(RpcError::Stopped) } else { Ok(()) }
+}
+
 /// The thread.
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -106,6 +122,7 @@ impl Worker {
     }
 
     pub(super) fn run(mut self) {
+        IS_TRANSPORT.set(true);
         while !self.shared.is_stopping.load(Ordering::SeqCst) {
             let ready = self.wait();
             let now = Instant::now();
@@ -187,14 +204,14 @@ impl Worker {
         ready
     }
 
-    /// Ends the calls whose deadline has passed. Gives the connection up if nothing useful has come
-    /// since it got one of them, so that it does not attract the next calls.
+    /// Ends the calls that are over. Gives the connection up if nothing useful has come since it got
+    /// one of them, so that it does not attract the next calls.
     fn end_late_calls(&mut self, index: usize, now: Instant) {
         let connection = &self.shared.connections[index];
-        let mut late = connection.take_expired(now);
+        let mut late = connection.take_ended(now);
         let mut is_stuck = false;
         if let LinkState::Up(up) = &mut self.links[index].state {
-            if let Some(call) = up.receiver.take_expired(now) {
+            if let Some(call) = up.receiver.take_ended(now) {
                 connection.forget_load(call.load);
                 late.push(call);
             }

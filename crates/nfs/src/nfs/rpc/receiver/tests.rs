@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::nfs::rpc::decode_header;
-use crate::nfs::rpc::pending::{DataHead, DataTarget, ReadBuffer, ReplyTarget};
+use crate::nfs::rpc::pending::{DataHead, DataSink, DataTarget, ReplyTarget};
 use crate::nfs::xdr::Decoder;
 
 /// A numeral of a fixed sequence, so that a failure can be repeated.
@@ -74,6 +74,27 @@ enum Got {
     Error(String),
 }
 
+/// Reports the data of a reply.
+struct Reported {
+    xid: u32,
+    bytes: Vec<u8>,
+    report: std::sync::mpsc::Sender<(u32, Got)>,
+}
+
+impl DataSink for Reported {
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) {
+        let got = match reply {
+            Ok(reply) => Got::Data(self.bytes[..reply.data].to_vec()),
+            Err(error) => Got::Error(error.to_string()),
+        };
+        self.report.send((self.xid, got)).unwrap();
+    }
+}
+
 /// A connection whose calls report their replies.
 struct Rig {
     table: Table,
@@ -112,15 +133,8 @@ impl Rig {
 
     fn expect_data(&mut self, xid: u32, room: usize) {
         let report = self.report.clone();
-        let done =
-            Box::new(move |mut buffer: Box<dyn ReadBuffer>, reply: Result<DataReply, RpcError>| {
-                let got = match reply {
-                    Ok(reply) => Got::Data(buffer.bytes()[..reply.data].to_vec()),
-                    Err(error) => Got::Error(error.to_string()),
-                };
-                report.send((xid, got)).unwrap();
-            });
-        let target = DataTarget { buffer: Box::new(vec![0xee; room]), decode, done };
+        let sink = Box::new(Reported { xid, bytes: vec![0xee; room], report });
+        let target = DataTarget { sink, decode };
         self.expect(xid, ReplyTarget::Data(target));
     }
 
@@ -246,14 +260,14 @@ fn an_expired_calls_buffer_is_not_touched_any_more() {
     rig.expect_data(1, 1000);
     rig.receive(&bytes[..begun], 1 << 20, 0);
     let now = Instant::now();
-    assert!(rig.receiver.take_expired(now).is_none(), "it has time left");
-    let mut call = rig.receiver.take_expired(now + Duration::from_secs(61)).unwrap();
-    assert!(rig.receiver.take_expired(now + Duration::from_secs(61)).is_none());
+    assert!(rig.receiver.take_ended(now).is_none(), "it has time left");
+    let mut call = rig.receiver.take_ended(now + Duration::from_secs(61)).unwrap();
+    assert!(rig.receiver.take_ended(now + Duration::from_secs(61)).is_none());
     rig.expect_data(2, 4);
     let next = record(&data_reply(2, b"next"), 1 << 20, &mut Random(0));
     rig.receive(&[&bytes[begun..], &next].concat(), 100, 0);
     assert_eq!(rig.all_got(), [(2, Got::Data(b"next".to_vec()))]);
-    let buffer = call.data_target().unwrap().buffer.bytes();
+    let buffer = call.data_target().unwrap().sink.bytes();
     assert!(buffer[..300].iter().all(|byte| *byte == 0xaa));
     assert!(buffer[300..].iter().all(|byte| *byte == 0xee));
 }

@@ -1,11 +1,12 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver as Outbox, RecvTimeoutError, channel};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver as Outbox, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::*;
-use crate::nfs::rpc::decode_header;
-use crate::nfs::rpc::pending::{DataHead, DataReply, MAX_LOST_CONNECTIONS, ReadBuffer, RpcError};
+use crate::nfs::rpc::pending::{DataHead, DataReply, DataSink, MAX_LOST_CONNECTIONS, RpcError};
+use crate::nfs::rpc::{check_may_block, decode_header};
 use crate::nfs::xdr::{DecodeError, Decoder};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -89,15 +90,37 @@ fn decode(bytes: &[u8]) -> Result<DataHead, DecodeError> {
     bytes.u32().map(|data| DataHead { data: data as usize })
 }
 
+/// Sends the data of a reply.
+struct Sent {
+    bytes: Vec<u8>,
+    sender: Sender<Result<Vec<u8>, RpcError>>,
+}
+
+impl DataSink for Sent {
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) {
+        let _ = self.sender.send(reply.map(|reply| self.bytes[..reply.data].to_vec()));
+    }
+}
+
 fn start(transport: &Transport, room: usize, time: Duration) -> Answer {
+    start_while_wanted(transport, room, time, None)
+}
+
+fn start_while_wanted(
+    transport: &Transport,
+    room: usize,
+    time: Duration,
+    is_unwanted: Option<IsUnwanted>,
+) -> Answer {
     let (sender, answer) = channel();
-    let done = Box::new(move |mut buffer: Box<dyn ReadBuffer>, reply: Result<DataReply, _>| {
-        let _ = sender.send(reply.map(|reply| buffer.bytes()[..reply.data].to_vec()));
-    });
-    let target = DataTarget { buffer: Box::new(vec![0; room]), decode, done };
+    let target = DataTarget { sink: Box::new(Sent { bytes: vec![0; room], sender }), decode };
     let deadline = Instant::now() + time;
     let options = CallOptions { procedure: PROCEDURE, identity: None, deadline };
-    transport.call_for_data(&options, &(room as u32), target);
+    transport.call_for_data(&options, &(room as u32), target, is_unwanted);
     answer
 }
 
@@ -149,6 +172,51 @@ fn a_call_ends_at_its_deadline_and_its_late_reply_is_discarded() {
     is_answered();
     let counters = transport.counters()[0];
     assert_eq!((counters.connected, counters.discarded), (1, 1));
+}
+
+/// Also if a part of the reply has come.
+#[test]
+fn a_call_that_nothing_waits_for_ends_before_its_deadline() {
+    for received in [0, 500] {
+        let (seen, sent) = channel();
+        let server = Server::start(move |_, mut peer| {
+            let unwanted = peer.next_call().unwrap();
+            let reply = data_reply(unwanted, &[7; 1000]);
+            peer.socket.write_all(&reply[..received]).unwrap();
+            seen.send(()).unwrap();
+            peer.next_call();
+        });
+        let transport = server.connect(1);
+        let is_unwanted = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_unwanted);
+        let is_over: IsUnwanted = Arc::new(move || flag.load(Ordering::Relaxed));
+        let answer = start_while_wanted(&transport, 1000, LONG, Some(is_over));
+        sent.recv().unwrap();
+        let early = answer.recv_timeout(Duration::from_millis(100));
+        assert_eq!(early.err(), Some(RecvTimeoutError::Timeout), "it is wanted");
+        is_unwanted.store(true, Ordering::Relaxed);
+        let end = answer.recv_timeout(LONG / 2).expect("long before its deadline");
+        assert!(matches!(end, Err(RpcError::Late)), "{end:?}");
+        assert!(!transport.shared.is_busy());
+    }
+}
+
+/// A completion that waited for its own thread would wait for ever.
+#[test]
+fn a_completion_cannot_wait_for_a_server() {
+    let server = Server::start(|_, peer| reply_at_once(peer));
+    let transport = server.connect(1);
+    let (sender, answer) = channel();
+    let deadline = Instant::now() + LONG;
+    let options = CallOptions { procedure: PROCEDURE, identity: None, deadline };
+    let done = move |_| {
+        // A debug build panics.
+        let waits = std::panic::catch_unwind(|| check_may_block().is_ok());
+        let _ = sender.send(waits.unwrap_or(false));
+    };
+    transport.call(&options, &4u32, 1000, Box::new(done));
+    assert!(!answer.recv().unwrap());
+    assert!(check_may_block().is_ok(), "of this thread");
 }
 
 #[test]

@@ -1,0 +1,31 @@
+//! Reads that hold no thread.
+
+use std::sync::Arc;
+
+use super::Result;
+
+/// Whether nothing waits for a read any more.
+pub type IsUnwanted = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// A read that holds no thread ([`super::BackendFile::submit_read`]). The backend has it until the
+/// read has ended, and ends it on a thread of its own, which must not be blocked.
+pub trait SubmittedRead: Send {
+    /// The first byte to read.
+    fn offset(&self) -> u64;
+
+    /// The room for the bytes.
+    fn bytes(&mut self) -> &mut [u8];
+
+    /// Says when the read may end early. The backend asks from time to time.
+    fn is_unwanted(&self) -> IsUnwanted;
+
+    /// The read has ended, with the number of bytes: as in [`super::BackendFile::read_at`].
+    fn end(self: Box<Self>, result: Result<usize>);
+
+    /// Only [`super::BackendFile::read_at`] can make this read.
+    fn end_as_blocking(self: Box<Self>);
+}
+
+/// The result of submitting a read: the read itself if only
+/// [`super::BackendFile::read_at`] can make it.
+pub type SubmitResult = std::result::Result<(), Box<dyn SubmittedRead>>;

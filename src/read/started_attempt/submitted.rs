@@ -1,0 +1,148 @@
+//! Attempts whose reads hold no thread.
+//!
+//! Over NFS without a mount, a read in flight is a call on a connection, not a thread that waits. The
+//! thread that dispatches the attempt sends the call, and the connection's thread ends the attempt.
+//! Only an open takes a thread of the pool, and so does a read of a server that has forgotten the
+//! file, or cannot read it yet.
+//!
+//! *Invariant:* a connection's thread never waits: [`SubmittedAttempt::end`] makes no call that
+//! blocks.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use super::StartedAttempt;
+use crate::backend::{
+    BackendError, BackendFile, IsUnwanted, Result, SubmittedRead, ThreadlessCall,
+};
+use crate::buffer::{Buffer, SegmentData};
+use crate::read::attempt::ban_if_truncated;
+
+/// An attempt whose read is in flight.
+struct SubmittedAttempt {
+    attempt: StartedAttempt,
+    file: Arc<dyn BackendFile>,
+    buffer: Buffer,
+    filled: usize,
+    call: ThreadlessCall,
+    /// When it may end if no request waits for it.
+    patient_until: Instant,
+}
+
+/// Begins the read of an attempt if its replica has the file open, and if it takes no thread.
+///
+/// # Errors
+/// The attempt, which takes a thread.
+pub(super) fn try_begin(attempt: StartedAttempt) -> std::result::Result<(), StartedAttempt> {
+    let host = attempt.host();
+    if attempt.needs_thread || !host.reads_without_threads() {
+        return Err(attempt);
+    }
+    match attempt.fetch.file.verified_on(attempt.replica) {
+        Some(file) => begin(attempt, file),
+        None => Err(attempt),
+    }
+}
+
+/// Begins the read of an attempt from its replica's open file.
+///
+/// # Errors
+/// The attempt, if a thread must find out why it cannot begin.
+pub(super) fn begin(
+    attempt: StartedAttempt,
+    file: Arc<dyn BackendFile>,
+) -> std::result::Result<(), StartedAttempt> {
+    let StartedAttempt { reader, fetch, replica, .. } = &attempt;
+    if fetch.is_ended_or_unwanted() {
+        return Err(attempt);
+    }
+    let Some(call) = attempt.host().begin_threadless_call() else { return Err(attempt) };
+    let Some(claim) = fetch.take_attempt_claim(*replica) else { return Err(attempt) };
+    let buffer = match reader.buffers.allocate(fetch.range.len() as usize, claim) {
+        Ok(buffer) => buffer,
+        Err(claim) => {
+            fetch.return_attempt_claim(*replica, claim);
+            return Err(attempt);
+        }
+    };
+    fetch.state.lock().tickets.push((*replica, call.ticket()));
+    let patience = reader.policy.deadlines.while_responsive;
+    let patient_until = Instant::now() + patience;
+    let read = SubmittedAttempt { attempt, file, buffer, filled: 0, call, patient_until };
+    Box::new(read).submit();
+    Ok(())
+}
+
+impl SubmittedAttempt {
+    fn submit(self: Box<Self>) {
+        let file = Arc::clone(&self.file);
+        if let Err(refused) = file.submit_read(self) {
+            refused.end_as_blocking();
+        }
+    }
+
+    /// Ends the attempt.
+    fn finish(self, result: std::result::Result<(), BackendError>) {
+        let Self { attempt, buffer, call, .. } = self;
+        // A server that was silent has answered nothing.
+        match result {
+            Err(BackendError::Os(Errno::TIMEDOUT | Errno::NOTCONN)) => drop(call),
+            _ => call.end_answered(),
+        }
+        let result = match result {
+            Ok(()) => Ok(SegmentData::from_buffer(buffer)),
+            Err(error) => Err((error.into(), Some(buffer.into_claim()))),
+        };
+        let result = ban_if_truncated(&attempt.fetch, attempt.replica, result);
+        attempt.finish(result);
+    }
+}
+
+impl SubmittedRead for SubmittedAttempt {
+    fn offset(&self) -> u64 {
+        self.attempt.fetch.range.start + self.filled as u64
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.filled..]
+    }
+
+    /// While a request waits, the read may take as long as the request. Without one, it still
+    /// measures its replica for a while.
+    fn is_unwanted(&self) -> IsUnwanted {
+        let host = Arc::clone(self.attempt.host());
+        let fetch = Arc::clone(&self.attempt.fetch);
+        let patient_until = self.patient_until;
+        Arc::new(move || {
+            host.is_stopped() || Instant::now() >= patient_until && fetch.is_ended_or_unwanted()
+        })
+    }
+
+    fn end(mut self: Box<Self>, result: Result<usize>) {
+        match result {
+            // The version promises more.
+            Ok(0) => self.finish(Err(BackendError::Truncated)),
+            Ok(read) => {
+                self.filled += read;
+                if self.filled >= self.buffer.len() {
+                    return self.finish(Ok(()));
+                }
+                self.call.report_progress();
+                self.submit();
+            }
+            // The server has restarted or failed over, and may still have the same file.
+            Err(BackendError::Os(Errno::STALE)) => self.end_as_blocking(),
+            Err(error) => self.finish(Err(error)),
+        }
+    }
+
+    fn end_as_blocking(self: Box<Self>) {
+        let Self { mut attempt, buffer, call, .. } = *self;
+        call.end_answered();
+        attempt.fetch.return_attempt_claim(attempt.replica, buffer.into_claim());
+        attempt.needs_thread = true;
+        attempt.queue();
+    }
+}
