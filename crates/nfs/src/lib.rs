@@ -1,4 +1,3 @@
-//! A client for NFSv3 servers, with which fanfs will read replicas that are not mounted. The program
-//! does not use it yet.
+//! A client for NFSv3 servers, with which fanfs reads replicas that are not mounted.
 
 pub mod nfs;

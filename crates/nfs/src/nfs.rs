@@ -10,6 +10,8 @@ mod address;
 mod attributes;
 mod client;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+mod hostile;
 mod mount;
 mod rpc;
 mod tree;
@@ -22,6 +24,8 @@ pub use client::{
     ReadSink, Rights, Usage,
 };
 pub use error::{NfsError, Status};
+#[cfg(feature = "fuzzing")]
+pub use hostile::check_server_bytes;
 pub use mount::{
     DEFAULT_MOUNT_PORT, DEFAULT_NFS_PORT, Export, MountError, MountRequest, MountedExport, Ports,
 };

@@ -17,8 +17,12 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::Pack;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::nfs) use directory::decode_listing;
 pub use directory::{DirEntry, Page, Position};
 pub use read::{ReadEnd, ReadRange, ReadResult, ReadSink};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::nfs) use read::{decode_data_head, read_end};
 
 use crate::nfs::attributes::{Attributes, FileHandle};
 use crate::nfs::error::{NfsError, Status};
@@ -239,11 +243,7 @@ impl Client {
         wanted: Rights,
     ) -> Result<Rights, NfsError> {
         let arguments = ACCESS3args { object: object.to_xdr(), access: wanted.0 };
-        let decode = |bytes: &mut Decoder<'_>| {
-            Attributes::decode_optional(bytes)?;
-            bytes.u32().map(Rights)
-        };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_ACCESS, &arguments, decode)
+        self.ask(caller, NFS_PROGRAM::NFSPROC3_ACCESS, &arguments, decode_rights)
     }
 
     /// A symbolic link's target, verbatim.
@@ -252,17 +252,9 @@ impl Client {
     /// As [`Client::attributes`].
     pub fn read_link(&self, caller: Caller<'_>, link: FileHandle) -> Result<Vec<u8>, NfsError> {
         let arguments = READLINK3args { symlink: link.to_xdr() };
-        let decode = |bytes: &mut Decoder<'_>| {
-            Attributes::decode_optional(bytes)?;
-            let target = bytes.opaque(MAX_LINK)?;
-            match target.contains(&0) {
-                true => Err(xdr::DecodeError::Invalid("the target of a link has a NUL")),
-                false => Ok(target.to_vec()),
-            }
-        };
         let call =
             Call { number: NFS_PROGRAM::NFSPROC3_READLINK, max_reply: MAX_SMALL_REPLY + MAX_LINK };
-        self.ask_with(caller, &call, &arguments, decode)
+        self.ask_with(caller, &call, &arguments, decode_link)
     }
 
     /// The server's limits.
@@ -271,17 +263,7 @@ impl Client {
     /// As [`Client::attributes`].
     pub fn limits(&self, caller: Caller<'_>, root: FileHandle) -> Result<Limits, NfsError> {
         let arguments = FSINFO3args { fsroot: root.to_xdr() };
-        let decode = |bytes: &mut Decoder<'_>| {
-            Attributes::decode_optional(bytes)?;
-            let max_read = bytes.u32()?;
-            let preferred_read = bytes.u32()?;
-            // The unit of reads, and what concerns writes.
-            (0..4).try_for_each(|_| bytes.u32().map(drop))?;
-            let preferred_listing = bytes.u32()?;
-            let max_file = bytes.u64()?;
-            Ok(Limits { max_read, preferred_read, preferred_listing, max_file })
-        };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_FSINFO, &arguments, decode)
+        self.ask(caller, NFS_PROGRAM::NFSPROC3_FSINFO, &arguments, decode_limits)
     }
 
     /// Size and use of the file system that the object is on.
@@ -290,17 +272,7 @@ impl Client {
     /// As [`Client::attributes`].
     pub fn usage(&self, caller: Caller<'_>, object: FileHandle) -> Result<Usage, NfsError> {
         let arguments = FSSTAT3args { fsroot: object.to_xdr() };
-        let decode = |bytes: &mut Decoder<'_>| {
-            Attributes::decode_optional(bytes)?;
-            Ok(Usage {
-                bytes: bytes.u64()?,
-                free_bytes: bytes.u64()?,
-                available_bytes: bytes.u64()?,
-                files: bytes.u64()?,
-                free_files: bytes.u64()?,
-            })
-        };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_FSSTAT, &arguments, decode)
+        self.ask(caller, NFS_PROGRAM::NFSPROC3_FSSTAT, &arguments, decode_usage)
     }
 
     /// The longest name in bytes, in the file system that the object is on.
@@ -309,12 +281,7 @@ impl Client {
     /// As [`Client::attributes`].
     pub fn max_name(&self, caller: Caller<'_>, object: FileHandle) -> Result<u32, NfsError> {
         let arguments = PATHCONF3args { object: object.to_xdr() };
-        let decode = |bytes: &mut Decoder<'_>| {
-            Attributes::decode_optional(bytes)?;
-            let _links = bytes.u32()?;
-            bytes.u32()
-        };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_PATHCONF, &arguments, decode)
+        self.ask(caller, NFS_PROGRAM::NFSPROC3_PATHCONF, &arguments, decode_max_name)
     }
 
     fn ask<T>(
@@ -371,6 +338,65 @@ impl FoundName {
         let handle = FileHandle::decode(bytes)?;
         Ok(Self { handle, attributes: Attributes::decode_optional(bytes)? })
     }
+}
+
+fn decode_rights(bytes: &mut Decoder<'_>) -> xdr::Result<Rights> {
+    Attributes::decode_optional(bytes)?;
+    bytes.u32().map(Rights)
+}
+
+pub(super) fn decode_link(bytes: &mut Decoder<'_>) -> xdr::Result<Vec<u8>> {
+    Attributes::decode_optional(bytes)?;
+    let target = bytes.opaque(MAX_LINK)?;
+    match target.contains(&0) {
+        true => Err(xdr::DecodeError::Invalid("the target of a link has a NUL")),
+        false => Ok(target.to_vec()),
+    }
+}
+
+fn decode_limits(bytes: &mut Decoder<'_>) -> xdr::Result<Limits> {
+    Attributes::decode_optional(bytes)?;
+    let max_read = bytes.u32()?;
+    let preferred_read = bytes.u32()?;
+    // The unit of reads, and what concerns writes.
+    (0..4).try_for_each(|_| bytes.u32().map(drop))?;
+    let preferred_listing = bytes.u32()?;
+    let max_file = bytes.u64()?;
+    Ok(Limits { max_read, preferred_read, preferred_listing, max_file })
+}
+
+fn decode_usage(bytes: &mut Decoder<'_>) -> xdr::Result<Usage> {
+    Attributes::decode_optional(bytes)?;
+    Ok(Usage {
+        bytes: bytes.u64()?,
+        free_bytes: bytes.u64()?,
+        available_bytes: bytes.u64()?,
+        files: bytes.u64()?,
+        free_files: bytes.u64()?,
+    })
+}
+
+fn decode_max_name(bytes: &mut Decoder<'_>) -> xdr::Result<u32> {
+    Attributes::decode_optional(bytes)?;
+    let _links = bytes.u32()?;
+    bytes.u32()
+}
+
+/// Decodes the results of a short reply as each procedure that can have it does.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn decode_small_results(reply: &[u8]) {
+    fn try_decode<T>(reply: &[u8], decode: impl Fn(&mut Decoder<'_>) -> xdr::Result<T>) {
+        let _ = decode_results(reply, |bytes| {
+            Status::check(bytes.u32()?)?;
+            Ok(decode(bytes)?)
+        });
+    }
+    try_decode(reply, Attributes::decode);
+    try_decode(reply, FoundName::decode);
+    try_decode(reply, decode_rights);
+    try_decode(reply, decode_limits);
+    try_decode(reply, decode_usage);
+    try_decode(reply, decode_max_name);
 }
 
 fn lookup_arguments(dir: FileHandle, name: &[u8]) -> LOOKUP3args<'_> {

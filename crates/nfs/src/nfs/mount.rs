@@ -140,16 +140,9 @@ impl MountRequest<'_> {
     pub fn mount(&self, export: &[u8]) -> Result<MountedExport, MountError> {
         let service = self.mount_service()?;
         let path = dirpath(Opaque::borrowed(export));
-        let decode = |bytes: &mut Decoder<'_>| {
-            let status = bytes.u32()?;
-            if status != mountstat3::MNT3_OK as u32 {
-                return Ok(Err(refusal(status)));
-            }
-            let root = FileHandle::decode(bytes)?;
-            decode_flavors(bytes).map(|flavors| Ok(MountReply { root, flavors }))
-        };
+        let number = MOUNT_PROGRAM::MOUNTPROC3_MNT;
         let MountReply { root, flavors } =
-            service.ask(self, MOUNT_PROGRAM::MOUNTPROC3_MNT, &path, MAX_SMALL_REPLY, decode)??;
+            service.ask(self, number, &path, MAX_SMALL_REPLY, decode_mount_reply)??;
         // An empty list means that the server does not say.
         let is_usable = |flavor: &u32| matches!(*flavor, AUTH_SYS | AUTH_NULL);
         if !flavors.is_empty() && !flavors.iter().any(is_usable) {
@@ -360,6 +353,22 @@ fn refusal(status: u32) -> MountError {
     }
 }
 
+fn decode_mount_reply(bytes: &mut Decoder<'_>) -> xdr::Result<Result<MountReply, MountError>> {
+    let status = bytes.u32()?;
+    if status != mountstat3::MNT3_OK as u32 {
+        return Ok(Err(refusal(status)));
+    }
+    let root = FileHandle::decode(bytes)?;
+    decode_flavors(bytes).map(|flavors| Ok(MountReply { root, flavors }))
+}
+
+/// Decodes a short reply as the answer of each service that is asked before NFS.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn decode_any_reply(reply: &[u8]) {
+    let _ = decode_results(reply, |bytes| Ok(decode_mount_reply(bytes)?));
+    let _ = decode_results(reply, |bytes| Ok(decode_port(bytes)?));
+}
+
 /// The security flavors that the export takes.
 fn decode_flavors(bytes: &mut Decoder<'_>) -> xdr::Result<Vec<u32>> {
     let count = bytes.u32()?;
@@ -367,7 +376,7 @@ fn decode_flavors(bytes: &mut Decoder<'_>) -> xdr::Result<Vec<u32>> {
     (0..count).map(|_| bytes.u32()).collect()
 }
 
-fn decode_exports(bytes: &mut Decoder<'_>) -> xdr::Result<Vec<Export>> {
+pub(super) fn decode_exports(bytes: &mut Decoder<'_>) -> xdr::Result<Vec<Export>> {
     let mut exports = Vec::new();
     while bytes.bool()? {
         let path = bytes.opaque(MAX_PATH)?.to_vec();

@@ -27,6 +27,13 @@ mod socket;
 mod transport;
 mod worker;
 
+/// What the checks of hostile bytes take apart.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile {
+    pub(crate) use super::pending::{DataReply, DataSink, DataTarget, PendingCall, ReplyTarget};
+    pub(crate) use super::receiver::{Calls, Receiver};
+}
+
 pub use call::Identity;
 pub(crate) use call::Procedure;
 pub(crate) use id_map::{gid_inside, uid_inside};

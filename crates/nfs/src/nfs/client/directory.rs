@@ -104,7 +104,7 @@ impl Client {
             count: NAME_BYTES,
         };
         let call = Call { number: NFS_PROGRAM::NFSPROC3_READDIR, max_reply: MAX_REPLY };
-        self.ask_with(caller, &call, &arguments, |bytes| decode_page(bytes, position, |_| Ok(None)))
+        self.ask_with(caller, &call, &arguments, |bytes| decode_listing(bytes, position, false))
     }
 
     fn list_objects(
@@ -121,9 +121,19 @@ impl Client {
             maxcount: REPLY_BYTES,
         };
         let call = Call { number: NFS_PROGRAM::NFSPROC3_READDIRPLUS, max_reply: MAX_REPLY };
-        self.ask_with(caller, &call, &arguments, |bytes| {
-            decode_page(bytes, position, decode_object)
-        })
+        self.ask_with(caller, &call, &arguments, |bytes| decode_listing(bytes, position, true))
+    }
+}
+
+/// Decodes a part of a listing, with the objects of the names or without.
+pub(in crate::nfs) fn decode_listing(
+    bytes: &mut Decoder<'_>,
+    from: Position,
+    has_objects: bool,
+) -> Result<Page> {
+    match has_objects {
+        true => decode_page(bytes, from, decode_object),
+        false => decode_page(bytes, from, |_| Ok(None)),
     }
 }
 

@@ -295,14 +295,17 @@ fn decode_head(bytes: &[u8]) -> Result<ReadHead> {
     }
 }
 
-fn decode_data_head(bytes: &[u8]) -> Result<DataHead> {
+pub(in crate::nfs) fn decode_data_head(bytes: &[u8]) -> Result<DataHead> {
     decode_head(bytes).map(|head| match head {
         ReadHead::Data { data, .. } => DataHead { data },
         ReadHead::Failed(_) => DataHead { data: 0 },
     })
 }
 
-fn read_end(reply: std::result::Result<DataReply, RpcError>, wanted: usize) -> ReadResult {
+pub(in crate::nfs) fn read_end(
+    reply: std::result::Result<DataReply, RpcError>,
+    wanted: usize,
+) -> ReadResult {
     let reply = reply?;
     match decode_head(&reply.head)? {
         ReadHead::Failed(error) => Err(error),

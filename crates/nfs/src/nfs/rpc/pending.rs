@@ -81,6 +81,7 @@ pub(crate) struct DataHead {
 pub(crate) type DecodeHead = fn(&[u8]) -> Result<DataHead, DecodeError>;
 
 /// A reply with data.
+#[derive(Clone)]
 pub(crate) struct DataReply {
     /// All bytes before the data.
     pub(crate) head: Vec<u8>,
@@ -162,7 +163,7 @@ pub(crate) struct PendingCall {
 
 impl PendingCall {
     /// A call that was not sent yet.
-    pub(super) fn new(xid: u32, record: Vec<u8>, deadline: Instant, target: ReplyTarget) -> Self {
+    pub(crate) fn new(xid: u32, record: Vec<u8>, deadline: Instant, target: ReplyTarget) -> Self {
         let mut call = Self {
             xid,
             entered: Instant::now(),

@@ -32,7 +32,7 @@ const LAST_FRAGMENT: u32 = 1 << 31;
 const MAX_HEAD: usize = 1024;
 
 /// The calls that wait for replies on this connection.
-pub(super) trait Calls {
+pub(crate) trait Calls {
     /// Takes the call with this transaction number out; `None` if no call waits for it.
     fn take(&mut self, xid: u32) -> Option<PendingCall>;
 
@@ -41,7 +41,7 @@ pub(super) trait Calls {
 }
 
 /// One connection's incoming bytes.
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     inbox: Box<[u8]>,
     /// The bytes of the inbox that are not taken yet.
     start: usize,
@@ -78,7 +78,7 @@ enum Record {
 }
 
 impl Receiver {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             inbox: vec![0; INBOX].into_boxed_slice(),
             start: 0,
@@ -93,7 +93,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The socket's; `WouldBlock` if no bytes are there.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         source: &mut impl Read,
         calls: &mut impl Calls,
@@ -119,7 +119,7 @@ impl Receiver {
     }
 
     /// The call whose reply was being received when the connection ended.
-    pub(super) fn into_unfinished(self) -> Option<PendingCall> {
+    pub(crate) fn into_unfinished(self) -> Option<PendingCall> {
         self.record.into_call()
     }
 
