@@ -11,7 +11,8 @@ use super::cancellation::print_message;
 use super::mount_exports::ExportList;
 use super::mount_options::ParsedMountOptions;
 use super::{CommandResult, Failure, absolute, utab, volume};
-use crate::config::{self, Access};
+use crate::config::{self, Access, Config, ReplicaConfig};
+use crate::control;
 use crate::daemon::{
     ChildRole, DaemonProcess, ProcessError, ProcessRole, RespawnCommand, has_fd_store,
 };
@@ -96,10 +97,12 @@ pub(super) fn run(mut args: Args) -> CommandResult {
     let options = ParsedMountOptions::parse(&args.options, args.hidden.sloppy)?;
     let role = ProcessRole::new(args.hidden.child_role(), args.foreground, options.keeper);
     // Otherwise mount(8)'s helper, or the process that started this one, has found the file.
+    let mut written = None;
     if role.is_first_process() {
         match ExportList::parse(&args.volume) {
             Some(exports) => {
                 args.volume = exports?.write_config(&args.mount_point)?;
+                written = Some(args.volume.clone());
             }
             None if !args.by_mount => {
                 args.volume = volume::config_file_to_mount(&args.volume)?;
@@ -108,12 +111,23 @@ pub(super) fn run(mut args: Args) -> CommandResult {
         }
     }
     let config = config::load(&args.volume);
-    let is_read_only = config.as_ref().is_ok_and(|config| config.volume.access == Access::ReadOnly);
-    if role.is_first_process() && options.wants_write && is_read_only {
-        check_rw_contradiction(&args)?;
+    let read_only = config.as_ref().ok().filter(|it| it.volume.access == Access::ReadOnly);
+    if role.is_first_process()
+        && options.wants_write
+        && let Some(config) = read_only
+        && let Err(refused) = check_rw_contradiction(&args, config)
+    {
+        written.iter().for_each(|file| drop(std::fs::remove_file(file)));
+        return Err(refused);
     }
     let mount_point = absolute(&args.mount_point);
-    let done = args.into_process(role, &options).run(config)?;
+    let done = args.into_process(role, &options).run(config);
+    if let (Err(_), Some(file)) = (&done, written)
+        && control::query_daemon(&control::socket_path(&mount_point)).is_err()
+    {
+        let _ = std::fs::remove_file(file);
+    }
+    let done = done?;
     if role == ProcessRole::Command && options.netdev && rustix::process::geteuid().is_root() {
         utab::add_netdev(&mount_point);
     }
@@ -127,8 +141,9 @@ impl From<ProcessError> for Failure {
 }
 
 /// Handles `rw` for a read-only volume: mount(8) gets a warning, `fanfs mount` an error.
-fn check_rw_contradiction(args: &Args) -> Result<(), Failure> {
+fn check_rw_contradiction(args: &Args, config: &Config) -> Result<(), Failure> {
     let file = args.volume.display();
+    let is_export = |replica: &ReplicaConfig| replica.location.export().is_some();
     if args.by_mount {
         // mount(8) also passes `rw` by default, so the user may not have asked for it. The
         // words are those of mount(8)'s own warning about a write-protected device.
@@ -136,6 +151,12 @@ fn check_rw_contradiction(args: &Args) -> Result<(), Failure> {
             "mount.fanfs: WARNING: {file} has [volume] access = \"ro\", mounted read-only"
         ));
         return Ok(());
+    }
+    if config.replicas.iter().any(is_export) {
+        return Err(Failure::usage(
+            "mount option `rw`: fanfs only reads servers without a mount; mount them to write, or \
+             remove the option",
+        ));
     }
     Err(Failure::usage(format!(
         "{file}: mount option `rw` contradicts [volume] access = \"ro\"; set access = \"rw\" \

@@ -11,7 +11,7 @@ use super::cancellation::print_message;
 use super::{Failure, absolute, printable};
 use crate::config;
 use crate::control;
-use crate::nfs::NfsAddress;
+use crate::nfs::{NfsAddress, strip_scheme};
 
 /// The volume's name if the export suggests none.
 const DEFAULT_NAME: &str = "nfs";
@@ -29,7 +29,11 @@ impl ExportList {
     /// If one of the addresses is not valid.
     pub(super) fn parse(volume: &Path) -> Option<Result<Self, Failure>> {
         let text = volume.to_str()?;
-        let (servers, export) = match text.strip_prefix("nfs://") {
+        let (servers, export) = match strip_scheme(text) {
+            Some(rest) if rest.contains("://") => {
+                let advice = "write nfs:// once, as in nfs://gw1,gw2/EXPORT";
+                return Some(Err(Failure::usage(format!("{}: {advice}", printable(text)))));
+            }
             Some(rest) => rest.split_at_checked(rest.find('/').unwrap_or(rest.len()))?,
             None => {
                 let end = text.find(":/").filter(|end| *end > 0 && !text[..*end].contains('/'))?;
@@ -136,7 +140,7 @@ mod tests {
         assert_eq!(config.volume.name, DEFAULT_NAME);
         assert_eq!(config.replicas[1].location.to_string(), "nfs://[::1]:20050/");
         assert_eq!(config.replicas[1].name, "r2", "both have the same server");
-        assert_eq!(config_of("nfs://gw1/%20x").volume.name, "x");
+        assert_eq!(config_of("NFS://gw1/%20x").volume.name, "x");
     }
 
     #[test]
@@ -144,7 +148,16 @@ mod tests {
         for volume in ["/etc/v.toml", "genomes", "./a:/b", "a/b:/c", ":/x", "v.toml", "a:b"] {
             assert!(ExportList::parse(Path::new(volume)).is_none(), "{volume}");
         }
-        for volume in ["nfs://", "nfs://gw1", "nfs://gw1,/x", "nfs://gw1:x/y", "gw1,:/x"] {
+        for volume in [
+            "nfs://",
+            "nfs://gw1",
+            "nfs://gw1,/x",
+            "nfs://gw1:x/y",
+            "gw1,:/x",
+            "NFS://gw1, gw2/x",
+            "nfs://me@gw1/x",
+            "nfs://gw1/x,nfs://gw2/x",
+        ] {
             assert!(matches!(ExportList::parse(Path::new(volume)), Some(Err(_))), "{volume}");
         }
     }

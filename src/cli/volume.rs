@@ -21,6 +21,7 @@ use crate::config;
 use crate::control;
 use crate::mount_table::MountTable;
 use crate::mount_table::fanfs_mounts::FanfsMount;
+use crate::nfs;
 use crate::timeout::run_with_timeout;
 use crate::volume::shell_word;
 
@@ -37,8 +38,15 @@ pub(super) enum VolumeArg {
 /// Finds the volume that the argument names.
 ///
 /// # Errors
-/// The argument is the name of several mounted volumes.
+/// The argument is the name of several mounted volumes, or the address of an export.
 pub(super) fn resolve(volume: &Path) -> Result<VolumeArg, Failure> {
+    if let Some(address) = volume.to_str().filter(|text| nfs::strip_scheme(text).is_some()) {
+        return Err(Failure::usage(format!(
+            "{}: an export is not a volume yet; mount it with `fanfs mount`, or write a volume's \
+             file with `fanfs init`, and name the mount or the file here",
+            printable(address)
+        )));
+    }
     let word = volume.to_str().filter(|text| is_bare_name(text));
     if let Some(named) =
         word.map(|word| named_config_file(word, Path::new(CONFIG_DIR))).filter(|file| file.exists())

@@ -60,6 +60,16 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
         "fanfs: none.toml: cannot be read: No such file or directory (os error 2); check the path",
     ),
     (
+        "check nfs://gw1/data",
+        2,
+        "fanfs: nfs://gw1/data: an export is not a volume yet; mount it with `fanfs mount`, or write a volume's file with `fanfs init`, and name the mount or the file here",
+    ),
+    (
+        "mount nfs://gw1/x,nfs://gw2/x mnt",
+        2,
+        "fanfs: nfs://gw1/x,nfs://gw2/x: write nfs:// once, as in nfs://gw1,gw2/EXPORT",
+    ),
+    (
         "mount v.toml nowhere",
         1,
         "fanfs: mount point {room}/nowhere: No such file or directory (os error 2)",
@@ -108,7 +118,7 @@ const VOLUMES: &[(&str, i32, &str)] = &[
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n",
         2,
-        "fanfs: t.toml: key `replica` is missing; add at least one [[replica]] with a path",
+        "fanfs: t.toml: key `replica` is missing; add at least one [[replica]] with a path or an address",
     ),
     (
         "[volume]\nname = \"v\"\nmode = \"share\"\n[[replica]]\npath = \"/x\"\n",
@@ -224,6 +234,26 @@ fn a_relative_runtime_directory_is_refused() {
         );
         // As mount.fanfs says it to mount(8).
         assert_eq!(output.status.code(), Some(if name == "fanfs" { 2 } else { 1 }));
+    }
+    assert!(room.mounted().is_none());
+}
+
+/// The volume's file of a list of servers, too.
+#[test]
+fn a_failed_mount_of_servers_leaves_no_file() {
+    let room = Room::new();
+    let own = room.path("run");
+    for (options, status, reason) in
+        [("ro", 1, "Connection refused"), ("rw", 2, "mount them to write, or remove the option")]
+    {
+        let mut fanfs = room.fanfs(&["mount", "nfs://127.0.0.1:1/data", "mnt", "-o", options]);
+        let output = fanfs.env("FANFS_RUNTIME_DIR", &own).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(reason) && output.status.code() == Some(status), "{said}");
+        let left = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().path());
+        let left: Vec<_> =
+            left.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
+        assert!(left.is_empty(), "{left:?}");
     }
     assert!(room.mounted().is_none());
 }

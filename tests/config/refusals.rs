@@ -52,11 +52,11 @@ fn missing_or_mistyped_keys_are_refused() {
         ),
         (
             "[volume]\nname = 'v'\nmode = 'shared'\n",
-            "v.toml: key `replica` is missing; add at least one [[replica]] with a path",
+            "v.toml: key `replica` is missing; add at least one [[replica]] with a path or an address",
         ),
         (
             "replica = []\n[volume]\nname = 'v'\nmode = 'shared'\n",
-            "v.toml:1: key `replica` is missing; add at least one [[replica]] with a path",
+            "v.toml:1: key `replica` is missing; add at least one [[replica]] with a path or an address",
         ),
         (
             "[volume]\nname = 'v'\nmode = 'share'\n",

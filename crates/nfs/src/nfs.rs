@@ -17,7 +17,7 @@ mod rpc;
 mod tree;
 mod xdr;
 
-pub use address::{AddressError, NfsAddress};
+pub use address::{AddressError, NfsAddress, strip_scheme};
 pub use attributes::{Attributes, FileHandle, Kind, Time};
 pub use client::{
     Caller, Client, DirEntry, Limits, Object, Page, Position, ReadEnd, ReadRange, ReadResult,

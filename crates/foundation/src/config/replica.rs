@@ -20,7 +20,7 @@ pub(super) fn validate(
     outline: &KeyIndex<'_>,
 ) -> Result<Vec<ReplicaConfig>, ConfigError> {
     if written.is_empty() {
-        let advice = "add at least one [[replica]] with a path";
+        let advice = "add at least one [[replica]] with a path or an address";
         return Err(outline.missing("replica", advice));
     }
     if written.len() > MAX_REPLICAS {

@@ -28,6 +28,9 @@ pub enum AddressError {
     /// It names no server.
     #[error("it names no server; write nfs://SERVER/EXPORT")]
     NoServer,
+    /// Its server can be no host name, and no IP address.
+    #[error("the server is neither a host name nor an IP address")]
+    Server,
     /// An IPv6 address without its closing bracket.
     #[error("the address of the server lacks its `]`")]
     Bracket,
@@ -69,7 +72,7 @@ impl FromStr for NfsAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let rest = text.strip_prefix("nfs://").ok_or(AddressError::Scheme)?;
+        let rest = strip_scheme(text).ok_or(AddressError::Scheme)?;
         let slash = rest.find('/').ok_or(AddressError::NoExport)?;
         let place = &rest[..slash];
         let export = &rest[slash..];
@@ -88,6 +91,9 @@ impl FromStr for NfsAddress {
         if server.is_empty() {
             return Err(AddressError::NoServer);
         }
+        if !is_server(server) {
+            return Err(AddressError::Server);
+        }
         let mut export = unescape(export)?;
         // Some servers compare paths byte by byte.
         export.dedup_by(|a, b| *a == b'/' && *b == b'/');
@@ -96,6 +102,19 @@ impl FromStr for NfsAddress {
         }
         Ok(Self { server: server.to_owned(), port, export })
     }
+}
+
+/// The rest of an address after `nfs://`, in any case (RFC 3986, section 3.1).
+pub fn strip_scheme(text: &str) -> Option<&str> {
+    const SCHEME: &str = "nfs://";
+    let (scheme, rest) = text.split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then_some(rest)
+}
+
+/// Whether it may be the name of a host, or an IP address. A name may have letters of any language.
+fn is_server(text: &str) -> bool {
+    // The zone of an IPv6 address follows a `%`.
+    text.chars().all(|c| c.is_alphanumeric() || ".-_:%".contains(c))
 }
 
 fn parse_port(text: &str) -> Result<u16, AddressError> {

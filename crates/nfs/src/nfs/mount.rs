@@ -92,7 +92,7 @@ pub enum MountError {
         service: &'static str,
     },
     /// The MOUNT service did not answer.
-    #[error("the MOUNT service at {address}: {error}; it may have another port")]
+    #[error("the MOUNT service at {address}: {error}{}", port_advice(error))]
     Service {
         /// Where it was asked.
         address: SocketAddr,
@@ -333,6 +333,19 @@ fn target(address: SocketAddr, reserved_port: bool) -> Target {
     }
 }
 
+/// Advice for an error that another service at the port, or none, would cause.
+fn port_advice(error: &NfsError) -> &'static str {
+    let is_elsewhere = match error {
+        NfsError::Rpc(RpcError::Unreachable { error, .. }) => {
+            error.kind() == std::io::ErrorKind::ConnectionRefused
+        }
+        NfsError::Rpc(RpcError::Lost | RpcError::Malformed(_)) => true,
+        NfsError::Rpc(RpcError::Refused(refusal)) => *refusal == Refusal::Program,
+        _ => false,
+    };
+    if is_elsewhere { "; it may have another port" } else { "" }
+}
+
 fn service_error(address: SocketAddr, error: NfsError) -> MountError {
     MountError::Service { address, error }
 }
@@ -405,6 +418,21 @@ mod tests {
         assert_eq!(decode(b""), Ok(0));
         for wrong in [&b"::1"[..], b"8.256", b"x.1", b".1", b"\xff.8.1.x"] {
             assert!(decode(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_silent_service_is_not_sought_elsewhere() {
+        let address = SocketAddr::from(([192, 0, 2, 1], 20048));
+        let shown = |error: RpcError| service_error(address, error.into()).to_string();
+        let unreachable = |kind: std::io::ErrorKind| RpcError::Unreachable {
+            server: address.to_string(),
+            error: std::io::Error::from(kind).into(),
+        };
+        let refused = unreachable(std::io::ErrorKind::ConnectionRefused);
+        assert!(shown(refused).ends_with("; it may have another port"));
+        for silent in [RpcError::Late, unreachable(std::io::ErrorKind::TimedOut)] {
+            assert!(!shown(silent).contains("port"));
         }
     }
 
