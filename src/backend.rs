@@ -80,7 +80,7 @@ pub use pool::{
 pub use queue_progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use requesting_thread::RequestingThread;
-pub use submitted_read::{IsUnwanted, SubmitResult, SubmittedRead};
+pub use submitted_read::{IsUnwanted, SubmitResult, SubmittedRead, SubmittedReadEnd};
 
 /// The result of a backend call.
 pub type Result<T> = std::result::Result<T, BackendError>;

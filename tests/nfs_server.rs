@@ -35,12 +35,31 @@ struct Habits {
     is_hung: bool,
     is_busy: bool,
     max_read: usize,
+    reads: BadReads,
+}
+
+/// Reads that hang or fail, by the offset of their first byte.
+#[derive(Clone, Copy)]
+pub(crate) struct BadReads {
+    /// Those from here on hang.
+    pub(crate) hung_from: u64,
+    /// Of the others, those before it fail.
+    pub(crate) failing_before: u64,
+    /// Of the others, those from here on find the end of the file.
+    pub(crate) ending_from: u64,
+}
+
+impl BadReads {
+    /// All reads are good.
+    pub(crate) const NONE: Self =
+        Self { hung_from: u64::MAX, failing_before: 0, ending_from: u64::MAX };
 }
 
 impl NfsServer {
     /// Exports `root` as `/`.
     pub(crate) fn new(root: &Path) -> Self {
-        let good = Habits { is_hung: false, is_busy: false, max_read: usize::MAX };
+        let good =
+            Habits { is_hung: false, is_busy: false, max_read: usize::MAX, reads: BadReads::NONE };
         let (habits, _) = watch::channel(good);
         let mut server =
             Self { root: root.to_owned(), runtime: None, address: own_address(), habits };
@@ -82,6 +101,11 @@ impl NfsServer {
     /// From now on, or no longer, the server cannot read files yet.
     pub(crate) fn set_busy(&self, is_busy: bool) {
         self.habits.send_modify(|habits| habits.is_busy = is_busy);
+    }
+
+    /// From now on, reads behave so, also those that hang.
+    pub(crate) fn set_bad_reads(&self, reads: BadReads) {
+        self.habits.send_modify(|habits| habits.reads = reads);
     }
 
     /// From now on, the server sends at most so many bytes for a read.
@@ -197,10 +221,17 @@ impl NfsReadFileSystem for Mirror {
     }
 
     async fn read(&self, id: &FileHandleU64, offset: u64, count: u32) -> Answer<(Vec<u8>, bool)> {
-        self.pass().await;
-        let habits = *self.habits.borrow();
-        if habits.is_busy {
-            return Err(nfsstat3::NFS3ERR_JUKEBOX);
+        let is_hung = |habits: &Habits| match habits.reads.hung_from {
+            u64::MAX => habits.is_hung,
+            from => offset >= from,
+        };
+        let mut changes = self.habits.clone();
+        let habits = *changes.wait_for(|habits| !is_hung(habits)).await.expect("as in `pass`");
+        match habits.reads {
+            _ if habits.is_busy => return Err(nfsstat3::NFS3ERR_JUKEBOX),
+            reads if offset < reads.failing_before => return Err(nfsstat3::NFS3ERR_IO),
+            reads if offset >= reads.ending_from => return Ok((Vec::new(), true)),
+            _ => {}
         }
         let (path, _) = self.find(*id)?;
         let file = File::open(path).map_err(|error| status(&error))?;

@@ -32,7 +32,7 @@ use crate::nfs::{Caller, FileHandle, FoundDirectory, Identity, ListedName, NfsEr
 use crate::survey::{AdmissionRefusal, OpenRoot, RosterEntry};
 use credentials::User;
 use export_tree::{ExportTree, kind_of};
-use file::NfsFile;
+use file::{NfsFile, OpenHandle};
 use tree_slot::TreeSlot;
 
 type NfsResult<T> = std::result::Result<T, NfsError>;
@@ -328,13 +328,13 @@ impl Backend for NfsBackend {
                 _ => return Err(Errno::STALE.into()),
             }
             tree.check_right(tree.caller(&identity), found.handle, Rights::READ)?;
-            let file = NfsFile {
+            let file = OpenHandle {
                 slot: Arc::clone(&self.slot),
                 root: tree.root(),
                 handle: found.handle,
                 identity: identity.clone(),
             };
-            Ok((Arc::new(file) as Arc<dyn BackendFile>, tree.attr(&found)))
+            Ok((Arc::new(NfsFile(Arc::new(file))) as Arc<dyn BackendFile>, tree.attr(&found)))
         })
     }
 

@@ -19,11 +19,19 @@ pub trait SubmittedRead: Send {
     /// Says when the read may end early. The backend asks from time to time.
     fn is_unwanted(&self) -> IsUnwanted;
 
-    /// The read has ended, with the number of bytes: as in [`super::BackendFile::read_at`].
-    fn end(self: Box<Self>, result: Result<usize>);
+    /// The read has ended.
+    fn end(self: Box<Self>, end: SubmittedReadEnd);
+}
 
-    /// Only [`super::BackendFile::read_at`] can make this read.
-    fn end_as_blocking(self: Box<Self>);
+/// How a submitted read has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmittedReadEnd {
+    /// As [`super::BackendFile::read_at`] ends.
+    Result(Result<usize>),
+    /// Nothing waited for it any more.
+    Unwanted,
+    /// No call was made: only [`super::BackendFile::read_at`] can make this read now.
+    Refused,
 }
 
 /// The result of submitting a read: the read itself if only

@@ -43,8 +43,7 @@ pub(super) fn run_attempts(
     let result = read_catching_panics(reader, fetch, replica, backend);
     let mut next = finish_attempt(reader, fetch, attempt, replica, result);
     while let Some(dispatch) = next {
-        let takes_no_thread = reader.replicas[replica].reads_without_threads();
-        if takes_no_thread || begun.elapsed() >= MAX_BATCH_TIME {
+        if begun.elapsed() >= MAX_BATCH_TIME {
             return reader.dispatch(vec![dispatch]);
         }
         let Dispatch { attempt, item: fetch, .. } = dispatch;
@@ -193,7 +192,7 @@ pub(super) fn finish_attempt(
     let outcome = match &result {
         Ok(data) => AttemptOutcome::Delivered(data.len() as u64),
         Err((AttemptError::Failed(error), _)) => blame(fetch, replica, *error, now),
-        Err((AttemptError::Skipped, _)) => AttemptOutcome::Neutral,
+        Err((AttemptError::Skipped | AttemptError::Unwanted, _)) => AttemptOutcome::Neutral,
     };
     let mut dispatches = Vec::new();
     let ended = {
@@ -203,7 +202,10 @@ pub(super) fn finish_attempt(
         scheduler.schedule(health, now, &mut dispatches);
         EndedAttempt { replica, at: now, finished, steady_rates: scheduler.steady_rates(replica) }
     };
-    let own = |next: &Dispatch<_>| next.replica == replica && next.bytes <= MAX_INLINE_BYTES;
+    let takes_thread = !reader.replicas[replica].reads_without_threads();
+    let own = |next: &Dispatch<_>| {
+        takes_thread && next.replica == replica && next.bytes <= MAX_INLINE_BYTES
+    };
     let next = dispatches.iter().position(own).map(|own| dispatches.swap_remove(own));
     reader.dispatch(dispatches);
     match result {
@@ -366,7 +368,7 @@ impl EndedAttempt {
     ) {
         let replica = &reader.replicas[self.replica];
         let failure = match error {
-            AttemptError::Skipped => BackendError::QueueFull,
+            AttemptError::Skipped | AttemptError::Unwanted => BackendError::QueueFull,
             AttemptError::Failed(failure) => failure,
         };
         match failure {

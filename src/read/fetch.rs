@@ -234,6 +234,8 @@ pub(super) enum RejectedData {
 pub(super) enum AttemptError {
     /// There was no call, because no request wanted the segment then.
     Skipped,
+    /// The call was given up, because no request had waited for the segment for long.
+    Unwanted,
     /// The call failed.
     Failed(BackendError),
 }
@@ -550,9 +552,10 @@ impl SegmentFetch {
         if state.claim.is_none() {
             state.claim = claim;
         }
+        let was_given_up = error == AttemptError::Unwanted;
         let error = match error {
             // A request that has joined since may need this replica.
-            AttemptError::Skipped => {
+            AttemptError::Skipped | AttemptError::Unwanted => {
                 state.tried = state.tried.minus(ReplicaSet::EMPTY.with(replica));
                 BackendError::QueueFull
             }
@@ -563,7 +566,8 @@ impl SegmentFetch {
                 error
             }
         };
-        if state.is_unwanted() {
+        // Readahead that was given up would be given up again.
+        if state.is_unwanted() || was_given_up && !state.is_awaited() {
             return state.end_unwanted(error);
         }
         let left = self.file.candidates_after(state.tried);

@@ -12,7 +12,10 @@ use crate::volume::FileVersion;
 #[derive(Default)]
 pub(super) struct ReplicaSlot {
     pub(super) descriptor: Mutex<Descriptor>,
-    /// When its version ban ends. Locked during an open, which may hang; taken before `descriptor`.
+    /// Locked during an open, which may hang; taken before the others. A thread that ends reads of
+    /// others must not wait for it: it may be the one that receives the answer to the open.
+    pub(super) opening: Mutex<()>,
+    /// When its version ban ends. Never locked for long; taken before `descriptor`.
     pub(super) banned_until: Mutex<Option<Instant>>,
     /// When a read of it last failed or hung.
     pub(super) failed_at: Mutex<Option<Instant>>,
@@ -34,6 +37,13 @@ pub(super) enum Descriptor {
 pub(super) enum LastVersion {
     Known(FileVersion),
     Unknown,
+}
+
+impl ReplicaSlot {
+    /// Whether the replica does not have this version, as far as is known.
+    pub(super) fn is_banned(&self) -> bool {
+        self.banned_until.lock().is_some_and(|until| Instant::now() < until)
+    }
 }
 
 impl Descriptor {

@@ -2,6 +2,8 @@
 
 mod submitted;
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::attempt::{self, AttemptResult};
@@ -11,14 +13,48 @@ use crate::backend::{Backend, BackendError, JobOptions, Lane, Replica};
 use crate::scheduler::{AttemptId, Dispatch};
 use crate::volume::ReplicaId;
 
+thread_local! {
+    /// Whether this thread is beginning attempts. One that fails at once dispatches the next ones,
+    /// and each of these may fail at once: they wait in the list, so that the stack stays short.
+    static IS_BEGINNING: Cell<bool> = const { Cell::new(false) };
+    static TO_BEGIN: RefCell<VecDeque<DispatchOf>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// A dispatch of a reader.
+type DispatchOf = (Arc<Reader>, Dispatch<Arc<SegmentFetch>>);
+
+/// This thread begins attempts until this is dropped, also by a panic.
+struct Beginning;
+
+impl Beginning {
+    fn enter() -> Self {
+        IS_BEGINNING.set(true);
+        Self
+    }
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        IS_BEGINNING.set(false);
+    }
+}
+
 impl Reader {
     /// Begins attempts on other threads.
     pub(super) fn dispatch(self: &Arc<Self>, dispatches: Dispatches) {
         if !dispatches.is_empty() {
             self.wake_ticker();
         }
+        if IS_BEGINNING.get() {
+            let later = dispatches.into_iter().map(|dispatch| (Arc::clone(self), dispatch));
+            return TO_BEGIN.with_borrow_mut(|list| list.extend(later));
+        }
+        let _beginning = Beginning::enter();
         for dispatch in dispatches {
             submit(self, dispatch);
+        }
+        while let Some((reader, dispatch)) = TO_BEGIN.with_borrow_mut(VecDeque::pop_front) {
+            submit(&reader, dispatch);
         }
     }
 }

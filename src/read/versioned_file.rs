@@ -419,7 +419,8 @@ impl VersionedFile {
                 self.failure_banned.set_member(id, false);
             }
             // Skip a file that is being opened: the result of the open decides.
-            let Some(refused) = slot.banned_until.try_lock() else { continue };
+            let Some(_alone) = slot.opening.try_lock() else { continue };
+            let refused = slot.banned_until.lock();
             if refused.is_some_and(|until| now >= until) {
                 self.version_banned.set_member(id, false);
             }

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use crate::nfs_server::NfsServer;
+use crate::nfs_server::{BadReads, NfsServer};
 use crate::processes;
 use crate::rig::{PATIENCE, root, tree};
 
@@ -216,6 +216,83 @@ cache = 'direct'"
         assert!(Instant::now() < until, "the server is not ejected");
     }
     drop(file);
+    loop {
+        let gauges = rig.mount.as_ref().unwrap().status().gauges;
+        if (gauges.segments_in_flight, gauges.buffer_used) == (0, 0) {
+            break;
+        }
+        assert!(Instant::now() < until, "{gauges:?}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The thread that receives the end of a read receives the answer to the open, too.
+#[test]
+fn a_read_that_ends_early_does_not_wait_for_an_open() {
+    const MIB: u64 = 1 << 20;
+    let times = "deadline = '2s'\ndeadline_all = '1h'\nattempt_deadline = '1s'";
+    let rig = Rig::new(1, &format!("{times}\ncache = 'direct'"));
+    let file = fs::File::open(rig.at("large")).unwrap();
+    let read = |offset: u64| file.read_exact_at(&mut [0; 4096], offset);
+    read(0).unwrap();
+    let server = &rig.servers[0];
+    server.set_bad_reads(BadReads { hung_from: 1, ..BadReads::NONE });
+    std::thread::scope(|scope| {
+        let in_flight = |count: usize| {
+            let until = Instant::now() + PATIENCE;
+            while rig.mount.as_ref().unwrap().status().gauges.segments_in_flight != count {
+                assert!(Instant::now() < until, "not {count} in flight");
+                std::thread::sleep(PAUSE);
+            }
+        };
+        let failing = scope.spawn(|| read(3 * MIB));
+        let ending = scope.spawn(|| read(6 * MIB));
+        in_flight(2);
+        // Other calls hang from now on. A failed read makes the next one open the file again.
+        server.hang(true);
+        let bad = BadReads { failing_before: 5 * MIB, ending_from: 5 * MIB, hung_from: 5 * MIB };
+        server.set_bad_reads(bad);
+        assert!(failing.join().unwrap().is_err());
+        let opening = scope.spawn(|| read(MIB));
+        in_flight(2);
+        std::thread::sleep(5 * PAUSE);
+        server.set_bad_reads(BadReads { hung_from: 1 << 40, ..bad });
+        in_flight(1);
+        server.hang(false);
+        server.set_bad_reads(BadReads::NONE);
+        // What the file is by now may have to be found out first.
+        for reader in [ending, opening] {
+            let _ = reader.join().unwrap();
+        }
+    });
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = read(MIB) {
+        assert!(Instant::now() < until, "no read works again: {error}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Also one that no request has asked for.
+#[test]
+fn readahead_of_a_silent_server_gives_its_memory_back() {
+    let times = "deadline = '1s'\ndeadline_all = '1h'\nattempt_deadline = '500ms'";
+    let rig = Rig::new(1, &format!("{times}\ncache = 'direct'"));
+    let file = fs::File::open(rig.at("large")).unwrap();
+    rig.servers[0].set_bad_reads(BadReads { hung_from: 3 << 20, ..BadReads::NONE });
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut buffer = vec![0; 256 << 10];
+            (0..16u64).any(|part| file.read_exact_at(&mut buffer, part * (256 << 10)).is_err())
+        });
+        let until = Instant::now() + PATIENCE;
+        while rig.mount.as_ref().unwrap().status().gauges.segments_in_flight < 2 {
+            assert!(Instant::now() < until, "nothing is read ahead");
+            std::thread::sleep(PAUSE);
+        }
+        assert!(reader.join().unwrap(), "the reads behind 3 MiB do not hang");
+    });
+    drop(file);
+    let until = Instant::now() + PATIENCE;
     loop {
         let gauges = rig.mount.as_ref().unwrap().status().gauges;
         if (gauges.segments_in_flight, gauges.buffer_used) == (0, 0) {

@@ -29,5 +29,5 @@ pub use hostile::check_server_bytes;
 pub use mount::{
     DEFAULT_MOUNT_PORT, DEFAULT_NFS_PORT, Export, MountError, MountRequest, MountedExport, Ports,
 };
-pub use rpc::{ConnectionCounters, Identity, IsUnwanted, Refusal, RpcError, Target};
+pub use rpc::{ConnectionCounters, Identity, IsUnwanted, Refusal, RpcError, Target, may_block};
 pub use tree::{FoundDirectory, ListedName, SubmittedRead, Tree, TreeLimits};

@@ -10,12 +10,15 @@ use super::export_tree::ExportTree;
 use super::tree_slot::TreeSlot;
 use crate::backend::{
     Attr, BackendFile, BorrowedFds, FileMutation, Lock, LockRequest, Result, SeekTo, SubmitResult,
-    SubmittedRead,
+    SubmittedRead, SubmittedReadEnd,
 };
 use crate::nfs::{FileHandle, Identity, NfsError, Object, ReadResult, ReadSink, RpcError};
 
 /// A file, which is read as the user that opened it.
-pub(super) struct NfsFile {
+pub(super) struct NfsFile(pub(super) Arc<OpenHandle>);
+
+/// A handle, and what a read of it needs.
+pub(super) struct OpenHandle {
     pub(super) slot: Arc<TreeSlot>,
     /// The root of the export when the file was opened.
     pub(super) root: FileHandle,
@@ -23,9 +26,24 @@ pub(super) struct NfsFile {
     pub(super) identity: Identity,
 }
 
+impl OpenHandle {
+    fn submit_read(self: Arc<Self>, read: Box<dyn SubmittedRead>) -> SubmitResult {
+        // Without a tree, a thread finds out why.
+        let Ok(tree) = self.slot.tree_of(self.root) else { return Err(read) };
+        let submitted = crate::nfs::SubmittedRead {
+            offset: read.offset(),
+            is_unwanted: Some(read.is_unwanted()),
+            sink: Box::new(FileRead { tree: Arc::clone(&tree), file: Arc::clone(&self), read }),
+        };
+        tree.submit_read(&self.identity, self.handle, submitted);
+        Ok(())
+    }
+}
+
 /// A read in flight.
 struct FileRead {
     tree: Arc<ExportTree>,
+    file: Arc<OpenHandle>,
     read: Box<dyn SubmittedRead>,
 }
 
@@ -35,41 +53,39 @@ impl ReadSink for FileRead {
     }
 
     fn end(self: Box<Self>, result: ReadResult) {
-        let Self { tree, read } = *self;
+        let Self { tree, file, read } = *self;
         match result {
-            Ok(end) => read.end(Ok(end.bytes)),
-            // The server cannot read yet, or another tree has taken the place of this one.
-            Err(error) if error.is_jukebox() => read.end_as_blocking(),
-            Err(NfsError::Rpc(RpcError::Stopped)) if tree.has_ended() => read.end_as_blocking(),
-            Err(error) => read.end(Err(error.into())),
+            Ok(end) => read.end(SubmittedReadEnd::Result(Ok(end.bytes))),
+            Err(NfsError::Rpc(RpcError::Unwanted)) => read.end(SubmittedReadEnd::Unwanted),
+            // Another tree has taken the place of this one.
+            Err(NfsError::Rpc(RpcError::Stopped)) if tree.has_ended() => {
+                if let Err(refused) = file.submit_read(read) {
+                    refused.end(SubmittedReadEnd::Refused);
+                }
+            }
+            Err(error) => read.end(SubmittedReadEnd::Result(Err(error.into()))),
         }
     }
 }
 
 impl BackendFile for NfsFile {
     fn attr(&self) -> Result<Attr> {
-        self.slot.call_file(self.root, |tree| {
-            let attributes = tree.client().attributes(tree.caller(&self.identity), self.handle)?;
-            Ok(tree.attr(&Object { handle: self.handle, attributes }))
+        let file = &*self.0;
+        file.slot.call_file(file.root, |tree| {
+            let attributes = tree.client().attributes(tree.caller(&file.identity), file.handle)?;
+            Ok(tree.attr(&Object { handle: file.handle, attributes }))
         })
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.slot.call_file(self.root, |tree| {
-            Ok(tree.read(&self.identity, self.handle, offset, buf)?.bytes)
+        let file = &*self.0;
+        file.slot.call_file(file.root, |tree| {
+            Ok(tree.read(&file.identity, file.handle, offset, buf)?.bytes)
         })
     }
 
     fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
-        // Without a tree, a thread finds out why.
-        let Ok(tree) = self.slot.tree_of(self.root) else { return Err(read) };
-        let submitted = crate::nfs::SubmittedRead {
-            offset: read.offset(),
-            is_unwanted: Some(read.is_unwanted()),
-            sink: Box::new(FileRead { tree: Arc::clone(&tree), read }),
-        };
-        tree.submit_read(&self.identity, self.handle, submitted);
-        Ok(())
+        Arc::clone(&self.0).submit_read(read)
     }
 
     fn splice_at(&self, _offset: u64, _pipe: BorrowedFd<'_>, _len: usize) -> Option<Result<usize>> {

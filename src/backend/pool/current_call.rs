@@ -8,6 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::backend::PathKey;
+use crate::nfs;
 
 /// A thread's record of its current call.
 pub(super) type CallSlot = Arc<Mutex<CurrentCall>>;
@@ -54,8 +55,9 @@ thread_local! {
 }
 
 /// Records that the calling thread is about to call the replica about `path`, or to wait for such a
-/// call.
+/// call. Debug builds check that the thread may wait.
 pub fn enter_call(path: &Path) {
+    debug_assert!(nfs::may_block(), "a connection's thread waits for a replica");
     CURRENT_CALL.with(|slot| slot.lock().enter(path));
 }
 

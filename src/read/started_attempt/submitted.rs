@@ -3,7 +3,7 @@
 //! Over NFS without a mount, a read in flight is a call on a connection, not a thread that waits. The
 //! thread that dispatches the attempt sends the call, and the connection's thread ends the attempt.
 //! Only an open takes a thread of the pool, and so does a read of a server that has forgotten the
-//! file, or cannot read it yet.
+//! file.
 //!
 //! *Invariant:* a connection's thread never waits: [`SubmittedAttempt::end`] makes no call that
 //! blocks.
@@ -15,10 +15,11 @@ use rustix::io::Errno;
 
 use super::StartedAttempt;
 use crate::backend::{
-    BackendError, BackendFile, IsUnwanted, Result, SubmittedRead, ThreadlessCall,
+    BackendError, BackendFile, IsUnwanted, SubmittedRead, SubmittedReadEnd, ThreadlessCall,
 };
 use crate::buffer::{Buffer, SegmentData};
 use crate::read::attempt::ban_if_truncated;
+use crate::read::fetch::AttemptError;
 
 /// An attempt whose read is in flight.
 struct SubmittedAttempt {
@@ -35,7 +36,7 @@ struct SubmittedAttempt {
 ///
 /// # Errors
 /// The attempt, which takes a thread.
-pub(super) fn try_begin(attempt: StartedAttempt) -> std::result::Result<(), StartedAttempt> {
+pub(super) fn try_begin(attempt: StartedAttempt) -> Result<(), StartedAttempt> {
     let host = attempt.host();
     if attempt.needs_thread || !host.reads_without_threads() {
         return Err(attempt);
@@ -53,7 +54,7 @@ pub(super) fn try_begin(attempt: StartedAttempt) -> std::result::Result<(), Star
 pub(super) fn begin(
     attempt: StartedAttempt,
     file: Arc<dyn BackendFile>,
-) -> std::result::Result<(), StartedAttempt> {
+) -> Result<(), StartedAttempt> {
     let StartedAttempt { reader, fetch, replica, .. } = &attempt;
     if fetch.is_ended_or_unwanted() {
         return Err(attempt);
@@ -79,21 +80,31 @@ impl SubmittedAttempt {
     fn submit(self: Box<Self>) {
         let file = Arc::clone(&self.file);
         if let Err(refused) = file.submit_read(self) {
-            refused.end_as_blocking();
+            refused.end(SubmittedReadEnd::Refused);
         }
     }
 
+    /// Begins again, on a thread.
+    fn queue(self) {
+        let Self { mut attempt, buffer, .. } = self;
+        attempt.fetch.return_attempt_claim(attempt.replica, buffer.into_claim());
+        attempt.needs_thread = true;
+        attempt.queue();
+    }
+
     /// Ends the attempt.
-    fn finish(self, result: std::result::Result<(), BackendError>) {
+    fn finish(self, result: Result<(), AttemptError>) {
         let Self { attempt, buffer, call, .. } = self;
         // A server that was silent has answered nothing.
+        let silence = [Errno::TIMEDOUT, Errno::NOTCONN].map(|errno| BackendError::Os(errno).into());
         match result {
-            Err(BackendError::Os(Errno::TIMEDOUT | Errno::NOTCONN)) => drop(call),
+            Err(AttemptError::Unwanted) => drop(call),
+            Err(error) if silence.contains(&error) => drop(call),
             _ => call.end_answered(),
         }
         let result = match result {
             Ok(()) => Ok(SegmentData::from_buffer(buffer)),
-            Err(error) => Err((error.into(), Some(buffer.into_claim()))),
+            Err(error) => Err((error, Some(buffer.into_claim()))),
         };
         let result = ban_if_truncated(&attempt.fetch, attempt.replica, result);
         attempt.finish(result);
@@ -109,21 +120,26 @@ impl SubmittedRead for SubmittedAttempt {
         &mut self.buffer[self.filled..]
     }
 
-    /// While a request waits, the read may take as long as the request. Without one, it still
-    /// measures its replica for a while.
+    /// While a request waits, the read may take as long as the request. Without one, it may still
+    /// be of use, or measure its replica, for a while.
     fn is_unwanted(&self) -> IsUnwanted {
         let host = Arc::clone(self.attempt.host());
         let fetch = Arc::clone(&self.attempt.fetch);
         let patient_until = self.patient_until;
         Arc::new(move || {
-            host.is_stopped() || Instant::now() >= patient_until && fetch.is_ended_or_unwanted()
+            host.is_stopped() || Instant::now() >= patient_until && !fetch.is_awaited()
         })
     }
 
-    fn end(mut self: Box<Self>, result: Result<usize>) {
+    fn end(mut self: Box<Self>, end: SubmittedReadEnd) {
+        let result = match end {
+            SubmittedReadEnd::Result(result) => result,
+            SubmittedReadEnd::Unwanted => return self.finish(Err(AttemptError::Unwanted)),
+            SubmittedReadEnd::Refused => return self.queue(),
+        };
         match result {
             // The version promises more.
-            Ok(0) => self.finish(Err(BackendError::Truncated)),
+            Ok(0) => self.finish(Err(BackendError::Truncated.into())),
             Ok(read) => {
                 self.filled += read;
                 if self.filled >= self.buffer.len() {
@@ -133,16 +149,8 @@ impl SubmittedRead for SubmittedAttempt {
                 self.submit();
             }
             // The server has restarted or failed over, and may still have the same file.
-            Err(BackendError::Os(Errno::STALE)) => self.end_as_blocking(),
-            Err(error) => self.finish(Err(error)),
+            Err(BackendError::Os(Errno::STALE)) => self.queue(),
+            Err(error) => self.finish(Err(error.into())),
         }
-    }
-
-    fn end_as_blocking(self: Box<Self>) {
-        let Self { mut attempt, buffer, call, .. } = *self;
-        call.end_answered();
-        attempt.fetch.return_attempt_claim(attempt.replica, buffer.into_claim());
-        attempt.needs_thread = true;
-        attempt.queue();
     }
 }

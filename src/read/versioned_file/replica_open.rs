@@ -62,17 +62,19 @@ impl VersionedFile {
         }
         // The pool must know the file even while this waits for another open of it.
         enter_call(&self.path);
-        let mut refused = slot.banned_until.lock();
+        let _alone = slot.opening.lock();
         let older = match &*slot.descriptor.lock() {
             Descriptor::Verified(file) => return Ok(Arc::clone(file)),
             Descriptor::Unverified(file, opened) => Some((Arc::clone(file), *opened)),
             Descriptor::Closed => None,
         };
-        if refused.is_some_and(|until| Instant::now() < until) {
+        if slot.is_banned() {
             return Err(BackendError::VersionMismatch);
         }
         let _assumed = self.credentials().assume()?;
         let error = match self.open_or_reuse(id, older, backend) {
+            // Meanwhile, a read has found less than this version promises.
+            Ok(_) if slot.is_banned() => return Err(BackendError::VersionMismatch),
             Ok(file) => {
                 self.record_verified_open(id, Arc::clone(&file));
                 return Ok(file);
@@ -80,6 +82,7 @@ impl VersionedFile {
             Err(error @ BackendError::VersionMismatch) => error,
             Err(error) => return Err(error),
         };
+        let mut refused = slot.banned_until.lock();
         let held = slot.descriptor.lock();
         // Another open has verified it since.
         if let Descriptor::Verified(file) = &*held {
@@ -233,7 +236,7 @@ impl VersionedFile {
         if let Some(file) = slot.descriptor.lock().file() {
             return Ok(Arc::clone(file));
         }
-        let _alone = slot.banned_until.lock();
+        let _alone = slot.opening.lock();
         if let Some(file) = slot.descriptor.lock().file() {
             return Ok(Arc::clone(file));
         }

@@ -38,9 +38,9 @@ impl NfsError {
         match self {
             Self::Object(errno) => *errno,
             Self::Status(status) => status.errno(),
-            Self::Rpc(RpcError::Late | RpcError::Unreachable { .. } | RpcError::Lost) => {
-                Errno::TIMEDOUT
-            }
+            Self::Rpc(
+                RpcError::Late | RpcError::Unwanted | RpcError::Unreachable { .. } | RpcError::Lost,
+            ) => Errno::TIMEDOUT,
             Self::Rpc(RpcError::Stopped) => Errno::NOTCONN,
             Self::Rpc(RpcError::Malformed(_)) => Errno::IO,
             Self::Rpc(RpcError::Refused(refusal)) => match refusal {

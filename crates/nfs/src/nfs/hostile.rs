@@ -13,7 +13,7 @@ use super::error::NfsError;
 use super::mount;
 use super::rpc::RpcError;
 use super::rpc::hostile::{
-    Calls, DataReply, DataSink, DataTarget, PendingCall, Receiver, ReplyTarget,
+    Again, Calls, DataReply, DataSink, DataTarget, PendingCall, Receiver, ReplyTarget,
 };
 
 /// The calls that wait for the server's replies have the numbers below this.
@@ -160,13 +160,14 @@ impl DataSink for Sink {
         &mut self.bytes
     }
 
-    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) {
+    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again> {
         let Self { bytes, number, ends } = *self;
         let outcome = match reply {
             Ok(reply) => Outcome::Data(reply, bytes),
             Err(error) => Outcome::Failed(error),
         };
         ends.lock().push(End { number, outcome });
+        None
     }
 }
 
@@ -178,6 +179,10 @@ impl Calls for Waiting {
     }
 
     fn completed(&mut self, _: usize) {}
+
+    fn repeat(&mut self, _: PendingCall) {
+        unreachable!("no sink here asks for it");
+    }
 }
 
 /// Delivers the bytes in pieces of several sizes, which the first byte of the input decides.

@@ -30,14 +30,16 @@ mod worker;
 /// What the checks of hostile bytes take apart.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod hostile {
-    pub(crate) use super::pending::{DataReply, DataSink, DataTarget, PendingCall, ReplyTarget};
+    pub(crate) use super::pending::{
+        Again, DataReply, DataSink, DataTarget, PendingCall, ReplyTarget,
+    };
     pub(crate) use super::receiver::{Calls, Receiver};
 }
 
 pub use call::Identity;
 pub(crate) use call::Procedure;
 pub(crate) use id_map::{gid_inside, uid_inside};
-pub(crate) use pending::{DataHead, DataReply, DataSink, DataTarget};
+pub(crate) use pending::{Again, DataHead, DataReply, DataSink, DataTarget};
 pub use pending::{IsUnwanted, RpcError};
 pub use reply::Refusal;
 pub(crate) use reply::decode_header;
@@ -45,3 +47,4 @@ pub use shared::Target;
 pub use transport::ConnectionCounters;
 pub(crate) use transport::{CallOptions, Transport};
 pub(crate) use worker::check_may_block;
+pub use worker::may_block;

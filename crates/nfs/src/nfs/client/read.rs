@@ -3,16 +3,17 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use nfs3_types::nfs3::NFS_PROGRAM;
 use nfs3_types::xdr_codec::{self, Pack};
 use parking_lot::Mutex;
 
-use super::{Caller, Client, procedure, repeat_while_jukebox};
+use super::{Caller, Client, FIRST_JUKEBOX_WAIT, MAX_JUKEBOX_WAIT, procedure};
 use crate::nfs::attributes::{Attributes, FileHandle};
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{
-    self, CallOptions, DataHead, DataReply, DataSink, DataTarget, IsUnwanted, RpcError,
+    self, Again, CallOptions, DataHead, DataReply, DataSink, DataTarget, IsUnwanted, RpcError,
     decode_header,
 };
 use crate::nfs::xdr::{DecodeError, Decoder, Result};
@@ -53,7 +54,7 @@ pub struct ReadRange {
 
 impl Client {
     /// Reads a file into `sink`, and does not wait for the reply. The read also ends when
-    /// `is_unwanted` says so. A server that cannot read yet (`NFS3ERR_JUKEBOX`) is not asked again.
+    /// `is_unwanted` says so. A server that cannot read yet (`NFS3ERR_JUKEBOX`) is asked again.
     pub fn submit_read(
         &self,
         caller: Caller<'_>,
@@ -67,7 +68,7 @@ impl Client {
             return self.submit_piece(
                 caller,
                 range,
-                Box::new(WholeRead { sink, wanted }),
+                Box::new(WholeRead { sink, wanted, wait: FIRST_JUKEBOX_WAIT }),
                 is_unwanted,
             );
         }
@@ -81,7 +82,8 @@ impl Client {
         for (index, buffer) in parts.into_iter().enumerate() {
             let part = ReadRange { offset, ..range };
             offset = offset.saturating_add(buffer.len as u64);
-            let piece = PieceRead { buffer, index, ends: Arc::clone(&ends) };
+            let piece =
+                PieceRead { buffer, index, ends: Arc::clone(&ends), wait: FIRST_JUKEBOX_WAIT };
             self.submit_piece(caller, part, Box::new(piece), is_unwanted.clone());
         }
     }
@@ -112,13 +114,11 @@ impl Client {
     /// ends before them.
     pub fn read(&self, caller: Caller<'_>, range: ReadRange, buffer: &mut [u8]) -> ReadResult {
         rpc::check_may_block()?;
-        repeat_while_jukebox(caller.deadline, || {
-            let (sender, receiver) = sync_channel(1);
-            let lent = BlockedRead { buffer: LentBuffer::new(buffer), sender };
-            let read = LentRead(receiver);
-            self.submit_read(caller, range, Box::new(lent), None);
-            read.wait()
-        })
+        let (sender, receiver) = sync_channel(1);
+        let lent = BlockedRead { buffer: LentBuffer::new(buffer), sender };
+        let read = LentRead(receiver);
+        self.submit_read(caller, range, Box::new(lent), None);
+        read.wait()
     }
 }
 
@@ -126,6 +126,8 @@ impl Client {
 struct WholeRead {
     sink: Box<dyn ReadSink>,
     wanted: usize,
+    /// How long it waits if the server cannot read yet.
+    wait: Duration,
 }
 
 impl DataSink for WholeRead {
@@ -133,9 +135,17 @@ impl DataSink for WholeRead {
         self.sink.bytes()
     }
 
-    fn end(self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) {
-        let Self { sink, wanted } = *self;
-        sink.end(read_end(reply, wanted));
+    fn end(mut self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) -> Option<Again> {
+        match read_end(reply, self.wanted) {
+            Err(error) if error.is_jukebox() => {
+                let after = take_wait(&mut self.wait);
+                Some(Again { sink: self, after })
+            }
+            result => {
+                self.sink.end(result);
+                None
+            }
+        }
     }
 }
 
@@ -144,6 +154,13 @@ struct PieceRead {
     buffer: LentBuffer,
     index: usize,
     ends: Arc<Mutex<Option<PieceEnds>>>,
+    /// How long it waits if the server cannot read yet.
+    wait: Duration,
+}
+
+/// The next wait for a server that cannot read yet; each one is twice as long as the one before.
+fn take_wait(wait: &mut Duration) -> Duration {
+    std::mem::replace(wait, (*wait * 2).min(MAX_JUKEBOX_WAIT))
 }
 
 /// How the calls of a read have ended.
@@ -159,10 +176,14 @@ impl DataSink for PieceRead {
         self.buffer.bytes()
     }
 
-    fn end(self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) {
+    fn end(mut self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) -> Option<Again> {
+        let end = read_end(reply, self.buffer.len);
+        if end.as_ref().is_err_and(NfsError::is_jukebox) {
+            let after = take_wait(&mut self.wait);
+            return Some(Again { sink: self, after });
+        }
         // The buffer is not used any more.
-        let Self { buffer: LentBuffer { len, .. }, index, ends } = *self;
-        let end = read_end(reply, len);
+        let Self { index, ends, .. } = *self;
         let mut shared = ends.lock();
         let is_last = shared.as_mut().is_some_and(|all| {
             all.ends[index] = Some(end);
@@ -174,6 +195,7 @@ impl DataSink for PieceRead {
         if let Some(PieceEnds { sink, piece, ends, .. }) = all {
             sink.end(join_pieces(ends.into_iter().flatten(), piece));
         }
+        None
     }
 }
 

@@ -24,6 +24,9 @@ pub(super) struct Connection {
     /// decides by it whether to wait for ever.
     load: AtomicUsize,
     is_connected: AtomicBool,
+    /// Calls that are made again later, on whichever connection.
+    delayed: Mutex<Vec<PendingCall>>,
+    has_delayed: AtomicBool,
     pub(super) counters: Counters,
 }
 
@@ -108,10 +111,26 @@ impl Connection {
         state.calls.drain().map(|(_, call)| call).collect()
     }
 
-    /// The same, for good.
+    /// The same, for good. Returns the delayed calls, too.
     pub(super) fn stop(&self) -> Vec<PendingCall> {
         self.state.lock().is_stopped = true;
-        self.close()
+        let mut calls = self.close();
+        calls.append(&mut self.delayed.lock());
+        calls
+    }
+
+    /// Takes the delayed calls out that are due, or over.
+    pub(super) fn take_due(&self, now: Instant) -> Vec<PendingCall> {
+        if !self.has_delayed.load(Ordering::SeqCst) {
+            return Vec::new();
+        }
+        let mut delayed = self.delayed.lock();
+        let is_due = |call: &mut PendingCall| {
+            call.not_before.is_none_or(|at| at <= now) || call.is_over(now)
+        };
+        let due = delayed.extract_if(.., is_due).collect();
+        self.has_delayed.store(!delayed.is_empty(), Ordering::SeqCst);
+        due
     }
 
     /// Sends what the socket takes.
@@ -150,6 +169,11 @@ impl Connection {
         self.load() > 0
     }
 
+    /// Whether calls wait to be made again.
+    pub(super) fn has_delayed(&self) -> bool {
+        self.has_delayed.load(Ordering::SeqCst)
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }
@@ -185,6 +209,11 @@ impl Calls for Replies<'_> {
     fn completed(&mut self, load: usize) {
         self.completed += 1;
         self.connection.forget_load(load);
+    }
+
+    fn repeat(&mut self, call: PendingCall) {
+        self.connection.delayed.lock().push(call);
+        self.connection.has_delayed.store(true, Ordering::SeqCst);
     }
 }
 

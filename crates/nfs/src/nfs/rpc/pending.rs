@@ -20,12 +20,18 @@ const RESTART: Duration = Duration::from_secs(10);
 /// Connections that end within this time may have ended for one reason.
 const TOGETHER: Duration = Duration::from_secs(1);
 
+/// Where the number of a call is in its record, after the record mark.
+const XID_AT: usize = 4;
+
 /// A call without results.
 #[derive(Clone, Debug, Error)]
 pub enum RpcError {
     /// The deadline passed. The server was connected, and has not replied.
     #[error("the server has not replied in time")]
     Late,
+    /// Nothing waited for the reply any more.
+    #[error("the call was given up")]
+    Unwanted,
     /// The deadline passed while no connection could be made.
     #[error("no connection to {server}: {error}")]
     Unreachable {
@@ -62,12 +68,18 @@ pub(crate) trait DataSink: Send {
     /// The room for the data.
     fn bytes(&mut self) -> &mut [u8];
 
-    /// The call has completed.
-    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>);
+    /// The call has completed. After a reply, the sink may ask for the call to be made again.
+    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again>;
+}
+
+/// A call is to be made again after this time.
+pub(crate) struct Again {
+    pub(crate) sink: Box<dyn DataSink>,
+    pub(crate) after: Duration,
 }
 
 /// Whether nothing waits for a call's reply any more. The call then ends soon, with
-/// [`RpcError::Late`].
+/// [`RpcError::Unwanted`].
 pub type IsUnwanted = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The part of a reply that precedes its data.
@@ -150,7 +162,9 @@ pub(crate) struct PendingCall {
     pub(super) xid: u32,
     /// When its present connection got it, or was made.
     pub(super) entered: Instant,
-    deadline: Instant,
+    pub(super) deadline: Instant,
+    /// When it is made again, after a reply that asks for it.
+    pub(super) not_before: Option<Instant>,
     is_unwanted: Option<IsUnwanted>,
     /// As it is sent.
     pub(super) record: Arc<[u8]>,
@@ -168,6 +182,7 @@ impl PendingCall {
             xid,
             entered: Instant::now(),
             deadline,
+            not_before: None,
             is_unwanted: None,
             load: record.len(),
             record: record.into(),
@@ -189,6 +204,16 @@ impl PendingCall {
     /// Whether its deadline has passed, or nothing waits for it any more.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.deadline <= now || self.is_unwanted.as_ref().is_some_and(|is_unwanted| is_unwanted())
+    }
+
+    /// Gives it another number: a server may repeat its reply to the old one.
+    pub(super) fn renumber(&mut self, xid: u32) {
+        let mut record = self.record.to_vec();
+        record[XID_AT..XID_AT + 4].copy_from_slice(&xid.to_be_bytes());
+        self.record = record.into();
+        self.xid = xid;
+        self.not_before = None;
+        self.losses = Losses::default();
     }
 
     /// The sink and decoder of a reply with data.
@@ -214,11 +239,15 @@ impl PendingCall {
         }
     }
 
-    /// Completes it with a reply whose data is in its sink.
-    pub(super) fn complete_data(mut self, reply: DataReply) {
-        if let Some(ReplyTarget::Data(DataTarget { sink, .. })) = self.target.take() {
-            contain_panic(|| sink.end(Ok(reply)));
-        }
+    /// Completes it with a reply whose data is in its sink. Returns it if it is to be made again.
+    pub(super) fn complete_data(mut self, reply: DataReply) -> Option<Self> {
+        let Some(ReplyTarget::Data(DataTarget { sink, decode })) = self.target.take() else {
+            return None;
+        };
+        let Again { sink, after } = contain_panic(|| sink.end(Ok(reply))).flatten()?;
+        self.target = Some(ReplyTarget::Data(DataTarget { sink, decode }));
+        self.not_before = Some(Instant::now() + after);
+        Some(self)
     }
 
     /// Completes it without results.
@@ -228,7 +257,9 @@ impl PendingCall {
 
     fn end(&mut self, error: RpcError) {
         match self.target.take() {
-            Some(ReplyTarget::Message { done, .. }) => contain_panic(|| done(Err(error))),
+            Some(ReplyTarget::Message { done, .. }) => {
+                contain_panic(|| done(Err(error)));
+            }
             Some(ReplyTarget::Data(DataTarget { sink, .. })) => {
                 contain_panic(|| sink.end(Err(error)));
             }
@@ -244,8 +275,10 @@ impl Drop for PendingCall {
 }
 
 /// One caller's panic must not end the others' calls.
-fn contain_panic(done: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(done)).is_err() {
+fn contain_panic<T>(done: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(done));
+    if result.is_err() {
         tracing::error!("the completion of a call has panicked");
     }
+    result.ok()
 }

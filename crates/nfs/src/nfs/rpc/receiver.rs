@@ -38,6 +38,9 @@ pub(crate) trait Calls {
 
     /// A call has completed, or failed because of its reply.
     fn completed(&mut self, load: usize);
+
+    /// A call that has completed is to be made again later.
+    fn repeat(&mut self, call: PendingCall);
 }
 
 /// One connection's incoming bytes.
@@ -305,7 +308,9 @@ fn fail(call: PendingCall, error: RpcError, calls: &mut impl Calls) -> Record {
 fn complete_data(record: Record, calls: &mut impl Calls) {
     if let Record::Data { call, head, len, .. } = record {
         calls.completed(call.load);
-        call.complete_data(DataReply { head, data: len });
+        if let Some(again) = call.complete_data(DataReply { head, data: len }) {
+            calls.repeat(again);
+        }
     }
 }
 

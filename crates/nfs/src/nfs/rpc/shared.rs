@@ -109,8 +109,9 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
+    /// Whether any call has not completed.
     pub(super) fn is_busy(&self) -> bool {
-        self.connections.iter().any(Connection::is_busy)
+        self.connections.iter().any(|connection| connection.is_busy() || connection.has_delayed())
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -93,9 +93,13 @@ thread_local! {
 /// # Errors
 /// On such a thread.
 pub(crate) fn check_may_block() -> Result<(), RpcError> {
-    let is_transport = IS_TRANSPORT.get();
-    debug_assert!(!is_transport, "a completion waits for a server");
-    if is_transport { Err(RpcError::Stopped) } else { Ok(()) }
+    debug_assert!(may_block(), "a completion waits for a server");
+    if may_block() { Ok(()) } else { Err(RpcError::Stopped) }
+}
+
+/// Whether the calling thread may wait for a server: it is not a transport's.
+pub fn may_block() -> bool {
+    !IS_TRANSPORT.get()
 }
 
 /// The thread.
@@ -134,6 +138,7 @@ impl Worker {
             if self.next_look <= now {
                 self.next_look = now + TICK;
                 (0..self.links.len()).for_each(|index| self.end_late_calls(index, now));
+                self.repeat_delayed_calls(now);
             }
             (0..self.links.len()).for_each(|index| self.maintain(index, now));
             for call in std::mem::take(&mut self.orphans) {
@@ -215,17 +220,33 @@ impl Worker {
                 connection.forget_load(call.load);
                 late.push(call);
             }
-            is_stuck = late.iter().any(|call| {
+            is_stuck = late.iter().filter(|call| call.deadline <= now).any(|call| {
                 let waited = now.saturating_duration_since(call.entered);
                 call.entered >= up.useful_at && waited >= MIN_STUCK
             });
         }
-        for call in late {
-            call.fail(self.shared.late());
-        }
+        late.into_iter().for_each(|call| self.end_call(call, now));
         if is_stuck {
             self.lose(index, Loss::Silent, now);
         }
+    }
+
+    /// Makes the calls again that the server could not execute yet.
+    fn repeat_delayed_calls(&self, now: Instant) {
+        for mut call in self.shared.connections.iter().flat_map(|one| one.take_due(now)) {
+            if call.is_over(now) {
+                self.end_call(call, now);
+                continue;
+            }
+            call.renumber(self.shared.next_xid());
+            self.shared.submit(call);
+        }
+    }
+
+    /// Ends a call that is over.
+    fn end_call(&self, call: PendingCall, now: Instant) {
+        let error = if call.deadline <= now { self.shared.late() } else { RpcError::Unwanted };
+        call.fail(error);
     }
 
     /// Does the work that is due without an event.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::nfs::rpc::decode_header;
-use crate::nfs::rpc::pending::{DataHead, DataSink, DataTarget, ReplyTarget};
+use crate::nfs::rpc::pending::{Again, DataHead, DataSink, DataTarget, ReplyTarget};
 use crate::nfs::xdr::Decoder;
 
 /// A numeral of a fixed sequence, so that a failure can be repeated.
@@ -64,6 +64,10 @@ impl Calls for Table {
     fn completed(&mut self, _: usize) {
         self.completed += 1;
     }
+
+    fn repeat(&mut self, _: PendingCall) {
+        unreachable!("no sink here asks for it");
+    }
 }
 
 /// What a call has got.
@@ -86,12 +90,13 @@ impl DataSink for Reported {
         &mut self.bytes
     }
 
-    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) {
+    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again> {
         let got = match reply {
             Ok(reply) => Got::Data(self.bytes[..reply.data].to_vec()),
             Err(error) => Got::Error(error.to_string()),
         };
         self.report.send((self.xid, got)).unwrap();
+        None
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::mpsc::{Receiver as Outbox, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::*;
-use crate::nfs::rpc::pending::{DataHead, DataReply, DataSink, MAX_LOST_CONNECTIONS, RpcError};
+use crate::nfs::rpc::pending::{
+    Again, DataHead, DataReply, DataSink, MAX_LOST_CONNECTIONS, RpcError,
+};
 use crate::nfs::rpc::{check_may_block, decode_header};
 use crate::nfs::xdr::{DecodeError, Decoder};
 
@@ -101,8 +103,9 @@ impl DataSink for Sent {
         &mut self.bytes
     }
 
-    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) {
+    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again> {
         let _ = self.sender.send(reply.map(|reply| self.bytes[..reply.data].to_vec()));
+        None
     }
 }
 
@@ -196,7 +199,7 @@ fn a_call_that_nothing_waits_for_ends_before_its_deadline() {
         assert_eq!(early.err(), Some(RecvTimeoutError::Timeout), "it is wanted");
         is_unwanted.store(true, Ordering::Relaxed);
         let end = answer.recv_timeout(LONG / 2).expect("long before its deadline");
-        assert!(matches!(end, Err(RpcError::Late)), "{end:?}");
+        assert!(matches!(end, Err(RpcError::Unwanted)), "{end:?}");
         assert!(!transport.shared.is_busy());
     }
 }
