@@ -1,11 +1,8 @@
 //! Reads that hold no thread.
 
-use std::sync::Arc;
-
 use super::Result;
 
-/// Whether nothing waits for a read any more.
-pub type IsUnwanted = Arc<dyn Fn() -> bool + Send + Sync>;
+pub use crate::nfs::IsUnwanted;
 
 /// A read that holds no thread ([`super::BackendFile::submit_read`]). The backend has it until the
 /// read has ended, and ends it on a thread of its own, which must not be blocked.

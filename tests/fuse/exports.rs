@@ -66,6 +66,19 @@ impl Rig {
         status.replicas.iter().map(|replica| replica.health).collect()
     }
 
+    /// Waits until no read is in flight, and no buffer in use.
+    fn expect_memory_back(&self) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let gauges = self.mount.as_ref().unwrap().status().gauges;
+            if (gauges.segments_in_flight, gauges.buffer_used) == (0, 0) {
+                return;
+            }
+            assert!(Instant::now() < until, "{gauges:?}");
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     fn unmount(&mut self) {
         if let Some(mount) = self.mount.take() {
             processes::stop(mount).unwrap();
@@ -216,14 +229,7 @@ cache = 'direct'"
         assert!(Instant::now() < until, "the server is not ejected");
     }
     drop(file);
-    loop {
-        let gauges = rig.mount.as_ref().unwrap().status().gauges;
-        if (gauges.segments_in_flight, gauges.buffer_used) == (0, 0) {
-            break;
-        }
-        assert!(Instant::now() < until, "{gauges:?}");
-        std::thread::sleep(PAUSE);
-    }
+    rig.expect_memory_back();
 }
 
 /// The thread that receives the end of a read receives the answer to the open, too.
@@ -292,15 +298,7 @@ fn readahead_of_a_silent_server_gives_its_memory_back() {
         assert!(reader.join().unwrap(), "the reads behind 3 MiB do not hang");
     });
     drop(file);
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let gauges = rig.mount.as_ref().unwrap().status().gauges;
-        if (gauges.segments_in_flight, gauges.buffer_used) == (0, 0) {
-            break;
-        }
-        assert!(Instant::now() < until, "{gauges:?}");
-        std::thread::sleep(PAUSE);
-    }
+    rig.expect_memory_back();
 }
 
 #[test]

@@ -85,8 +85,11 @@ impl SubmittedAttempt {
     }
 
     /// Begins again, on a thread.
-    fn queue(self) {
-        let Self { mut attempt, buffer, .. } = self;
+    fn queue(self, has_answer: bool) {
+        let Self { mut attempt, buffer, call, .. } = self;
+        if has_answer {
+            call.end_answered();
+        }
         attempt.fetch.return_attempt_claim(attempt.replica, buffer.into_claim());
         attempt.needs_thread = true;
         attempt.queue();
@@ -135,7 +138,7 @@ impl SubmittedRead for SubmittedAttempt {
         let result = match end {
             SubmittedReadEnd::Result(result) => result,
             SubmittedReadEnd::Unwanted => return self.finish(Err(AttemptError::Unwanted)),
-            SubmittedReadEnd::Refused => return self.queue(),
+            SubmittedReadEnd::Refused => return self.queue(false),
         };
         match result {
             // The version promises more.
@@ -149,7 +152,7 @@ impl SubmittedRead for SubmittedAttempt {
                 self.submit();
             }
             // The server has restarted or failed over, and may still have the same file.
-            Err(BackendError::Os(Errno::STALE)) => self.queue(),
+            Err(BackendError::Os(Errno::STALE)) => self.queue(true),
             Err(error) => self.finish(Err(error.into())),
         }
     }

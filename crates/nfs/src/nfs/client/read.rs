@@ -59,10 +59,9 @@ impl Client {
         &self,
         caller: Caller<'_>,
         range: ReadRange,
-        sink: Box<dyn ReadSink>,
+        mut sink: Box<dyn ReadSink>,
         is_unwanted: Option<IsUnwanted>,
     ) {
-        let mut sink = sink;
         let wanted = sink.bytes().len();
         if wanted <= range.piece.get() {
             return self.submit_piece(
@@ -92,10 +91,9 @@ impl Client {
         &self,
         caller: Caller<'_>,
         range: ReadRange,
-        sink: Box<dyn DataSink>,
+        mut sink: Box<dyn DataSink>,
         is_unwanted: Option<IsUnwanted>,
     ) {
-        let mut sink = sink;
         let count = u32::try_from(sink.bytes().len()).unwrap_or(u32::MAX);
         let arguments = ReadArguments { file: range.file, offset: range.offset, count };
         let options = CallOptions {
