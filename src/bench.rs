@@ -33,10 +33,15 @@ mod scratch_mount;
 pub mod table;
 pub mod target_file;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, ReplicaConfig};
+use crate::daemon::OpenReplicaError;
+use crate::raw_replica::RawReplica;
+use crate::timeout::run_with_timeout;
+use crate::volume::ReplicaMap;
 
 pub use plan::{Candidate, Load};
 pub use results::Report;
@@ -69,21 +74,33 @@ pub struct BenchOptions {
     pub run_fio: bool,
 }
 
-/// Refuses a volume whose replicas cannot be read without fanfs.
-fn check_directories(config: &Config) -> Result<(), BenchError> {
-    let exports = config.replicas.iter().find(|replica| replica.location.export().is_some());
-    match exports {
-        None => Ok(()),
-        Some(ReplicaConfig { name, location, .. }) => Err(BenchError::Usage(format!(
-            "replica {name} is {location}: bench compares fanfs with reads of a mount; mount the \
-             export, and give bench a copy of the configuration with that `path`"
-        ))),
-    }
+/// The replicas as bench reads them directly.
+type RawReplicas = ReplicaMap<Result<RawReplica, UnopenedReplica>>;
+
+/// Why a replica cannot be opened.
+#[derive(Clone, Debug, thiserror::Error)]
+enum UnopenedReplica {
+    #[error(transparent)]
+    Refused(Arc<OpenReplicaError>),
+    #[error("did not answer within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
 }
 
-/// A replica's directory, after [`check_directories`].
-fn directory(replica: &ReplicaConfig) -> &Path {
-    replica.location.directory().expect("volumes with exports were refused")
+/// Opens the replicas, all at once.
+fn open_replicas(config: &Config, deadline: Duration) -> RawReplicas {
+    let open = |replica: &ReplicaConfig| {
+        let config = config.clone();
+        let replica = replica.clone();
+        let opened = run_with_timeout(deadline, move || RawReplica::open(&config, &replica));
+        let opened = opened.ok_or(UnopenedReplica::TimedOut(deadline))?;
+        opened.map_err(|error| UnopenedReplica::Refused(Arc::new(error)))
+    };
+    std::thread::scope(|scope| {
+        let threads = config.replicas.iter().map(|replica| scope.spawn(move || open(replica)));
+        let threads: Vec<_> = threads.collect();
+        let silent = |_| Err(UnopenedReplica::TimedOut(deadline));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(silent)).collect()
+    })
 }
 
 /// The alignment of O_DIRECT reads, bytes. No supported filesystem needs more.

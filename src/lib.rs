@@ -26,6 +26,7 @@ mod memory_headroom;
 pub mod metrics;
 mod owned_path;
 pub mod placement;
+pub mod raw_replica;
 pub mod read;
 pub mod replicas;
 pub mod scheduler;

@@ -10,6 +10,7 @@ mod dead;
 mod doctor;
 mod errors;
 mod escape;
+mod exports;
 mod helper;
 mod init;
 mod intake;

@@ -8,6 +8,8 @@ mod loopback;
 mod machine;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod nfs_server;
 #[path = "cli/room.rs"]
 mod room;
 mod signals;

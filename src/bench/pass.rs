@@ -6,9 +6,7 @@
 //! time is over, or as soon as one reader reaches the end of its part. Otherwise the last of
 //! several readers would be measured alone.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,15 +19,19 @@ use rustix::time::{ClockId, clock_gettime};
 use super::ALIGNMENT;
 use super::permutation::BlockPermutation;
 use super::plan::FilePart;
-use super::target_file::{aligned, open};
+use super::target_file::aligned;
+use crate::raw_replica::{RawFile, RawMode, RawReplica};
 use crate::volume::ReplicaId;
 
 /// What one reader does.
 pub(super) struct ReaderJob {
-    pub(super) path: PathBuf,
+    /// A replica, or a mount of fanfs.
+    pub(super) tree: RawReplica,
+    /// Relative to its root.
+    pub(super) file: PathBuf,
     /// The replica that it reads from; `None` through fanfs.
     pub(super) replica: Option<ReplicaId>,
-    pub(super) is_direct: bool,
+    pub(super) mode: RawMode,
     pub(super) part: FilePart,
     pub(super) block_size: u64,
     /// The seed of a random order; `None` reads from front to back.
@@ -43,7 +45,7 @@ pub(super) struct PassResult {
     pub(super) time: Duration,
     /// The latency of each read, microseconds.
     pub(super) latency: Histogram<u64>,
-    /// CPU time of the readers.
+    /// CPU time of the readers, and of the connections to exports that they read directly.
     pub(super) reader_cpu: Duration,
     /// CPU time of all other threads of this process except the one that watches the pass.
     pub(super) other_cpu: Duration,
@@ -131,6 +133,7 @@ pub(super) fn run_readers(
     mut watch: impl FnMut(Duration, u64) -> bool,
 ) -> Result<PassResult, PassFailure> {
     let replicas: Vec<Option<ReplicaId>> = jobs.iter().map(|job| job.replica).collect();
+    let are_exports = jobs.iter().any(|job| job.tree.is_export());
     let shared = Arc::new(Shared::default());
     let (messages, received) = channel();
     let mut starters = Vec::new();
@@ -141,9 +144,8 @@ pub(super) fn run_readers(
         let shared = Arc::clone(&shared);
         let reader = ReaderThread { number, job, duration, shared, start, messages };
         let thread = std::thread::Builder::new().name("bench-reader".to_owned());
-        let spawned = thread.spawn(move || reader.run());
-        spawned
-            .map_err(|error| PassFailure::Failed { replica, error: ReaderError::Thread(error) })?;
+        let spawned = thread.spawn(move || reader.run()).map_err(ReaderError::Thread);
+        spawned.map_err(|error| PassFailure::Failed { replica, error })?;
         starters.push(starter);
     }
     drop(messages);
@@ -153,8 +155,7 @@ pub(super) fn run_readers(
         |_| watch(Duration::ZERO, 0),
         |message| matches!(message, ReaderMessage::Ready).then_some(()),
     )?;
-    let process_before = cpu_time(ClockId::ProcessCPUTime);
-    let own_before = cpu_time(ClockId::ThreadCPUTime);
+    let cpu_before = cpu_time_of_others();
     let started = Instant::now();
     for starter in &starters {
         let _ = starter.send(started);
@@ -165,20 +166,22 @@ pub(super) fn run_readers(
             ReaderMessage::Done(done) => Some(*done),
             _ => None,
         })?;
-    let all = cpu_time(ClockId::ProcessCPUTime).saturating_sub(process_before);
-    let own = cpu_time(ClockId::ThreadCPUTime).saturating_sub(own_before);
+    let all_cpu = cpu_time_of_others().saturating_sub(cpu_before);
     let mut latency = histogram();
     for one in &done {
         latency += &one.latency;
     }
     let ended = done.iter().map(|one| one.ended).max().unwrap_or(started);
-    let reader_cpu = done.iter().map(|one| one.cpu).sum();
+    let threads_cpu: Duration = done.iter().map(|one| one.cpu).sum();
+    let other_cpu = all_cpu.saturating_sub(threads_cpu);
+    // Each server's connections have a thread of their own.
+    let reader_cpu = if are_exports { threads_cpu + other_cpu } else { threads_cpu };
     Ok(PassResult {
         bytes: shared.bytes.load(Ordering::Relaxed),
         time: ended - started,
         latency,
         reader_cpu,
-        other_cpu: all.saturating_sub(own).saturating_sub(reader_cpu),
+        other_cpu,
         is_cut_short: shared.is_cut_short.load(Ordering::Relaxed),
     })
 }
@@ -257,17 +260,18 @@ impl ReaderThread {
         let _ = self.messages.send(NumberedMessage { number: self.number, message });
     }
 
-    fn prepare(&self) -> Result<File, ReaderError> {
-        let file = open(&self.job.path, self.job.is_direct).map_err(ReaderError::Open)?;
-        if !self.job.is_direct {
+    fn prepare(&self) -> Result<RawFile, ReaderError> {
+        let ReaderJob { tree, file, mode, .. } = &self.job;
+        let file = tree.open_file(file, *mode).map_err(ReaderError::Open)?;
+        if *mode == RawMode::Cached {
             // A read from this machine's page cache would not measure the replica.
-            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+            let _ = file.drop_page_cache(0, None);
         }
         Ok(file)
     }
 
     /// Waits for the start, then reads until the end of the part or of the time.
-    fn read_part(&self, file: &File) -> Result<Option<ReaderResult>, ReaderError> {
+    fn read_part(&self, file: &RawFile) -> Result<Option<ReaderResult>, ReaderError> {
         let job = &self.job;
         let mut memory = vec![0; (job.block_size + ALIGNMENT) as usize];
         let memory = aligned(&mut memory);
@@ -302,6 +306,11 @@ impl ReaderThread {
     }
 }
 
+/// That of all threads of this process but the calling one.
+fn cpu_time_of_others() -> Duration {
+    cpu_time(ClockId::ProcessCPUTime).saturating_sub(cpu_time(ClockId::ThreadCPUTime))
+}
+
 fn cpu_time(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
@@ -315,10 +324,12 @@ mod tests {
 
     fn job(path: PathBuf, part: FilePart, shuffled: Option<u64>) -> ReaderJob {
         let replica = Some(ReplicaId::new(1));
+        let tree = RawReplica::Directory(path.parent().unwrap().to_owned());
         ReaderJob {
-            path,
+            tree,
+            file: path.file_name().unwrap().into(),
             replica,
-            is_direct: false,
+            mode: RawMode::Cached,
             part,
             block_size: 65536,
             shuffle_seed: shuffled,

@@ -132,10 +132,10 @@ impl Report {
 pub struct ReportedReplica {
     /// Its name.
     pub name: String,
-    /// Its directory.
+    /// Its directory, or its address.
     pub path: String,
     /// `O_DIRECT`, or `page cache` where O_DIRECT is not possible; bench drops that cache before
-    /// each pass.
+    /// each pass. `NFS` for an export.
     pub raw_reads: Option<&'static str>,
     /// Why bench left it out.
     pub failure: Option<String>,

@@ -18,10 +18,11 @@ use super::results::{CompletedPass, CounterSample, PassOutcome, RateTimeline, Re
 use super::scratch_file::ScratchFile;
 use super::scratch_mount::{ScratchMount, ScratchMountError};
 use super::table::count;
-use super::target_file::{TargetFile, find_largest_file, open};
-use super::{BenchError, BenchOptions, check_directories, directory};
+use super::target_file::{TargetFile, find_largest_file};
+use super::{BenchError, BenchOptions, open_replicas};
 use crate::config::Config;
 use crate::format::to_mib;
+use crate::raw_replica::{RawMode, RawReplica};
 use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaSet};
 
@@ -34,7 +35,6 @@ pub fn run(
     settings: &BenchOptions,
     watcher: &dyn ProgressWatcher,
 ) -> Result<Report, BenchError> {
-    check_directories(config)?;
     let make = |size| ScratchFile::new(config, size, settings.deadline, watcher);
     let mut made = settings.scratch_file_size.map(make).transpose()?;
     let mut report = measure(config, settings, watcher, made.as_ref().map(|made| &*made.name))?;
@@ -51,14 +51,15 @@ fn measure(
     made: Option<&Path>,
 ) -> Result<Report, BenchError> {
     let started = Instant::now();
+    let replicas = open_replicas(config, settings.deadline);
     // A raw sum has at least one reader for each replica.
     let readers = settings.readers.max(config.replicas.len());
     let least = plan::min_file_size(settings.block_size, settings.random_block_size, readers);
     let file = match made.or(settings.file.as_deref()) {
         Some(file) => file.to_owned(),
-        None => find_largest_file(config, least, settings.deadline)?,
+        None => find_largest_file(&replicas, least, settings.deadline)?,
     };
-    let target = TargetFile::inspect(config, &file, settings.deadline)?;
+    let target = TargetFile::inspect(config, replicas, &file, settings.deadline)?;
     if target.size < least {
         return Err(BenchError::Usage(format!(
             "{} is too small ({:.1} MiB): {} with these block sizes need at least {:.0} MiB; use a \
@@ -323,7 +324,8 @@ impl<'a> BenchRunner<'a> {
     }
 
     fn reader_jobs(&self, number: usize, step: &PassSpec) -> Result<Vec<ReaderJob>, PassError> {
-        let mount = self.mount_of(step.candidate).transpose()?.map(|mounted| &*mounted.path);
+        let mount = self.mount_of(step.candidate).transpose()?;
+        let mount = mount.map(|mounted| RawReplica::Directory(mounted.path.clone()));
         let readers = step.candidate.readers(step.load, self.settings.readers);
         let block = self.block_size(step.load);
         let parts = plan::reader_parts(step, self.target.size, block, readers);
@@ -334,14 +336,15 @@ impl<'a> BenchRunner<'a> {
                     plan::replica_for_reader(step.candidate.replicas(), reader)
                 }
             };
-            let directory = match (replica, mount) {
-                (Some(id), _) => directory(&self.config.replicas[id.index()]),
-                (None, mount) => mount.ok_or(PassError::NotMounted)?,
+            let tree = match replica {
+                Some(id) => self.target.replicas[id].as_ref().ok(),
+                None => mount.as_ref(),
             };
             Ok(ReaderJob {
-                path: directory.join(&self.target.file),
+                tree: tree.ok_or(PassError::NotMounted)?.clone(),
+                file: self.target.file.clone(),
                 replica,
-                is_direct: replica.is_none_or(|id| self.target.is_direct(id)),
+                mode: replica.map_or(RawMode::Direct, |id| self.target.raw_mode(id)),
                 part,
                 block_size: block,
                 shuffle_seed: (step.load == Load::Random)
@@ -355,12 +358,10 @@ impl<'a> BenchRunner<'a> {
     /// NFS.
     fn drop_page_cache(&self, set: ReplicaSet) {
         for id in set.minus(self.unresponsive).iter() {
-            let path = directory(&self.config.replicas[id.index()]).join(&self.target.file);
-            let forget = move || {
-                let file = open(&path, false)?;
-                let all = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-                all.map_err(std::io::Error::from)
-            };
+            let Ok(replica) = self.target.replicas[id].clone() else { continue };
+            let file = self.target.file.clone();
+            let forget =
+                move || replica.open_file(&file, RawMode::Cached)?.drop_page_cache(0, None);
             // A replica that cannot do that fails in its own pass.
             let _ = run_with_timeout(self.settings.deadline, forget);
         }

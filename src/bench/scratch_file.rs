@@ -13,7 +13,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::progress::ProgressWatcher;
-use super::{BenchError, directory, host};
+use super::{BenchError, host};
 use crate::config::{Access, Config};
 use crate::timeout::run_with_timeout;
 use crate::volume::VolumeMode;
@@ -53,7 +53,10 @@ impl ScratchFile {
         }
         let replica = &config.replicas[config.write.replica.index()];
         let name = scratch_name();
-        let path = directory(replica).join(&name);
+        let Some(directory) = replica.location.directory() else {
+            return refuse("fanfs does not write to exports");
+        };
+        let path = directory.join(&name);
         let made = Self { name, path, deadline, is_created: Arc::default() };
         made.write(size, watcher)?;
         Ok(made)

@@ -172,6 +172,7 @@ fn raw_read_lines(replicas: &[ReportedReplica]) -> Vec<String> {
         let how = match (&replica.failure, replica.raw_reads) {
             (Some(why), _) => format!("left out: {why}"),
             (None, Some("O_DIRECT")) => "raw reads with O_DIRECT".to_owned(),
+            (None, Some("NFS")) => "raw reads over connections of this process".to_owned(),
             (None, _) => "raw reads through the page cache, which is dropped before each pass; \
                           O_DIRECT does not work here"
                 .to_owned(),

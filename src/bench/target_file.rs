@@ -2,16 +2,15 @@
 //!
 //! *Invariant:* every access to a replica runs on a thread that is abandoned after the deadline.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{ALIGNMENT, BenchError, directory};
+use super::{ALIGNMENT, BenchError, RawReplicas, UnopenedReplica};
 use crate::config::Config;
 use crate::format::to_mib;
-use crate::survey::sample::{self, SampleFile};
+use crate::raw_replica::{RawMode, RawReplica};
+use crate::survey::sample::SampleFile;
 use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
@@ -22,13 +21,15 @@ pub(super) enum ReadMode {
     Direct,
     /// Through this machine's page cache, which is dropped beforehand.
     Cached,
+    /// By this process, over its own connections to the server.
+    Served,
     /// Not at all; the reason.
     Absent(String),
 }
 
 /// A file of the volume.
-#[derive(Clone, Debug)]
 pub(super) struct TargetFile {
+    pub(super) replicas: RawReplicas,
     /// Relative to the volume's root.
     pub(super) file: PathBuf,
     /// Bytes.
@@ -44,15 +45,19 @@ impl TargetFile {
     /// Examines `file` on all replicas at once.
     pub(super) fn inspect(
         config: &Config,
+        replicas: RawReplicas,
         file: &Path,
         deadline: Duration,
     ) -> Result<Self, BenchError> {
         let seen: Vec<Result<ReplicaFile, InspectError>> = std::thread::scope(|scope| {
-            let look = |replica: &crate::config::ReplicaConfig| {
-                let path = directory(replica).join(file);
-                scope.spawn(move || run_with_timeout(deadline, move || inspect_replica_file(&path)))
+            let look = |replica: &Result<RawReplica, UnopenedReplica>| {
+                let replica = replica.clone();
+                let file = file.to_owned();
+                let look =
+                    move || inspect_replica_file(&replica.map_err(InspectError::Replica)?, &file);
+                scope.spawn(move || run_with_timeout(deadline, look))
             };
-            let threads: Vec<_> = config.replicas.iter().map(look).collect();
+            let threads: Vec<_> = replicas.iter().map(|(_, replica)| look(replica)).collect();
             let silent = || Err(InspectError::TimedOut(deadline));
             let join = |thread: std::thread::ScopedJoinHandle<'_, Option<_>>| {
                 thread.join().ok().flatten().unwrap_or_else(silent)
@@ -72,12 +77,11 @@ impl TargetFile {
                 "the file has {other} bytes here and {size} bytes on the first replica \
                      that has it"
             )),
-            Ok(ReplicaFile { is_direct: true, .. }) => ReadMode::Direct,
-            Ok(ReplicaFile { is_direct: false, .. }) => ReadMode::Cached,
+            Ok(ReplicaFile { mode, .. }) => mode,
             Err(why) => ReadMode::Absent(why.to_string()),
         };
         let read_modes = seen.into_iter().map(read_mode).collect();
-        Ok(Self { file: file.to_owned(), size, read_modes })
+        Ok(Self { replicas, file: file.to_owned(), size, read_modes })
     }
 
     /// The replicas that can be read.
@@ -86,9 +90,12 @@ impl TargetFile {
         live.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
     }
 
-    /// Whether a replica is read with O_DIRECT.
-    pub(super) fn is_direct(&self, id: ReplicaId) -> bool {
-        self.read_modes[id] == ReadMode::Direct
+    /// How the kernel reads it on a replica.
+    pub(super) fn raw_mode(&self, id: ReplicaId) -> RawMode {
+        match self.read_modes[id] {
+            ReadMode::Direct => RawMode::Direct,
+            ReadMode::Cached | ReadMode::Served | ReadMode::Absent(_) => RawMode::Cached,
+        }
     }
 }
 
@@ -96,8 +103,7 @@ impl TargetFile {
 struct ReplicaFile {
     /// Bytes.
     size: u64,
-    /// Whether O_DIRECT works on it.
-    is_direct: bool,
+    mode: ReadMode,
 }
 
 /// Why a replica's file cannot be read.
@@ -107,26 +113,27 @@ enum InspectError {
     Io { path: PathBuf, error: io::Error },
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
+    #[error(transparent)]
+    Replica(#[from] UnopenedReplica),
     #[error("did not answer within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
 }
 
-fn inspect_replica_file(path: &Path) -> Result<ReplicaFile, InspectError> {
-    let failed = |error: io::Error| InspectError::Io { path: path.to_owned(), error };
-    let stat = std::fs::symlink_metadata(path).map_err(failed)?;
-    if !stat.is_file() {
-        return Err(InspectError::NotAFile(path.to_owned()));
+fn inspect_replica_file(replica: &RawReplica, file: &Path) -> Result<ReplicaFile, InspectError> {
+    let path = replica.path_of(file);
+    let failed = |error: io::Error| InspectError::Io { path: path.clone(), error };
+    let Some(size) = replica.file_size(file).map_err(failed)? else {
+        return Err(InspectError::NotAFile(path));
+    };
+    replica.open_file(file, RawMode::Cached).map_err(failed)?;
+    if replica.is_export() {
+        return Ok(ReplicaFile { size, mode: ReadMode::Served });
     }
-    open(path, false).map_err(failed)?;
     let mut memory = vec![0; 2 * ALIGNMENT as usize];
-    let direct = open(path, true).and_then(|file| file.read_at(aligned(&mut memory), 0));
-    Ok(ReplicaFile { size: stat.len(), is_direct: direct.is_ok() })
-}
-
-/// Opens a file for reading.
-pub(super) fn open(path: &Path, direct: bool) -> io::Result<File> {
-    let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
+    let opened = replica.open_file(file, RawMode::Direct);
+    let direct = opened.and_then(|file| file.read_at(aligned(&mut memory), 0));
+    let mode = if direct.is_ok() { ReadMode::Direct } else { ReadMode::Cached };
+    Ok(ReplicaFile { size, mode })
 }
 
 /// All but [`ALIGNMENT`] bytes of `memory`, starting at an address that O_DIRECT accepts.
@@ -141,12 +148,12 @@ pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
 /// # Errors
 /// If that file has fewer than `least` bytes, or no replica answers.
 pub(super) fn find_largest_file(
-    config: &Config,
+    replicas: &RawReplicas,
     least: u64,
     deadline: Duration,
 ) -> Result<PathBuf, BenchError> {
-    for replica in &config.replicas {
-        let found = sample::find(directory(replica), WALK_TIMEOUT, deadline);
+    for replica in replicas.iter().filter_map(|(_, replica)| replica.as_ref().ok()) {
+        let found = replica.find_sample(WALK_TIMEOUT, deadline);
         if !found.is_root_listable {
             continue;
         }
@@ -165,11 +172,13 @@ pub(super) fn find_largest_file(
             "bench needs a regular file of at least {:.0} MiB; in {} (entries examined: {}) \
              {seen}; name a file with --file, or create one with --make",
             to_mib(least),
-            replica.location,
+            replica,
             found.entries
         )));
     }
-    Err(BenchError::Failed("cannot list the root of any replica".to_owned()))
+    let why = replicas.iter().filter_map(|(_, replica)| replica.as_ref().err());
+    let why: String = why.map(|why| format!("; {why}")).collect();
+    Err(BenchError::Failed(format!("cannot list the root of any replica{why}")))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,10 @@ use super::facts::{DoctorFacts, ExaminedReplica, NfsFacts, ReadCallStats, Volume
 use super::machine::{SystemRoot, has_program};
 use super::measure::{MeasureOptions, measure};
 use super::{clock, network, tcp_info};
-use crate::config::{Access, Config, PageCache, Passthrough};
+use crate::config::{Access, Config, PageCache, Passthrough, ReplicaConfig};
 use crate::mount_table::fanfs_mounts::{DaemonState, FanfsMount};
 use crate::mount_table::{Mount, MountTable, NfsMount, NfsStats, Recovery};
+use crate::raw_replica::RawReplica;
 use crate::survey::{Observation, ProbeResult, Severity, Survey, survey};
 use crate::timeout::run_with_timeout;
 use crate::volume::ReplicaId;
@@ -69,17 +70,25 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     probe_routes(&mut facts, &tree);
     measure_clocks(&mut facts, &survey, options.is_write_allowed);
     if let Some(how) = &options.measure {
-        let roots: Vec<Option<PathBuf>> = survey
-            .replicas
-            .iter()
-            .map(|(_, sight)| root_directory(sight).map(Path::to_owned))
-            .collect();
-        facts.measured = Some(measure(&roots, how, &tree, say));
+        let replicas = config.replicas.iter().zip(survey.replicas.iter());
+        let replicas = replicas.map(|(replica, (_, sight))| match root_directory(sight) {
+            Some(root) => Some(RawReplica::Directory(root.to_owned())),
+            None => open_export(config, replica, options.timeout),
+        });
+        facts.measured = Some(measure(&replicas.collect::<Vec<_>>(), how, &tree, say));
     }
     // Last, so that connections and counters include the measurement.
     collect_connections(&mut facts);
     recount_calls(&mut facts, &survey);
     facts
+}
+
+/// Opens a replica that is an export, if it answers.
+fn open_export(config: &Config, replica: &ReplicaConfig, timeout: Duration) -> Option<RawReplica> {
+    replica.location.export()?;
+    let config = config.clone();
+    let replica = replica.clone();
+    run_with_timeout(timeout, move || RawReplica::open(&config, &replica).ok())?
 }
 
 /// The root of a replica that is a directory.
@@ -140,45 +149,44 @@ fn examine_replicas(
     table: &MountTable,
     tree: &SystemRoot,
 ) -> Vec<ExaminedReplica> {
-    let one =
-        |(replica, (_, sight)): (&crate::config::ReplicaConfig, (ReplicaId, &Observation))| {
-            let mount = sight.mount.as_ref();
-            let device = match (sight.directory(), mount) {
-                _ if sight.spec.location.export().is_some() => None,
-                (Some(directory), _) => Some(directory.dev),
-                (None, mount) => mount.map(|mount| mount.dev),
-            };
-            let device = device.map(|(major, minor)| format!("{major}:{minor}"));
-            ExaminedReplica {
-                name: replica.name.clone(),
-                path: replica.location.to_string(),
-                is_export: replica.location.export().is_some(),
-                mount_point: mount.map(|mount| mount.mount_point.display().to_string()),
-                is_mounted: sight.is_mounted(),
-                failure: match &sight.probe_result {
-                    ProbeResult::Failed(why) => Some(why.clone()),
-                    _ => None,
-                },
-                state: match sight.probe_result {
-                    ProbeResult::Directory(_) => "ok",
-                    ProbeResult::Absent => "absent",
-                    ProbeResult::NotADirectory => "not-a-directory",
-                    ProbeResult::Failed(_) => "failed",
-                    ProbeResult::TimedOut => "silent",
-                },
-                fs_type: mount.map(|mount| mount.fs_type.clone()),
-                source: mount.map(|mount| mount.source.display().to_string()),
-                read_ahead_kib: device.as_deref().and_then(|device| tree.read_ahead(device)),
-                device,
-                page_cache: match replica.page_cache {
-                    PageCache::Use => true,
-                    PageCache::Bypass => false,
-                    PageCache::Auto => mount.is_some() && sight.nfs.is_none(),
-                },
-                nfs: mount.zip(sight.nfs.as_ref()).map(|(mount, nfs)| nfs_facts(mount, nfs, table)),
-                ..ExaminedReplica::default()
-            }
+    let one = |(replica, (_, sight)): (&ReplicaConfig, (ReplicaId, &Observation))| {
+        let mount = sight.mount.as_ref();
+        let device = match (sight.directory(), mount) {
+            _ if sight.spec.location.export().is_some() => None,
+            (Some(directory), _) => Some(directory.dev),
+            (None, mount) => mount.map(|mount| mount.dev),
         };
+        let device = device.map(|(major, minor)| format!("{major}:{minor}"));
+        ExaminedReplica {
+            name: replica.name.clone(),
+            path: replica.location.to_string(),
+            is_export: replica.location.export().is_some(),
+            mount_point: mount.map(|mount| mount.mount_point.display().to_string()),
+            is_mounted: sight.is_mounted(),
+            failure: match &sight.probe_result {
+                ProbeResult::Failed(why) => Some(why.clone()),
+                _ => None,
+            },
+            state: match sight.probe_result {
+                ProbeResult::Directory(_) => "ok",
+                ProbeResult::Absent => "absent",
+                ProbeResult::NotADirectory => "not-a-directory",
+                ProbeResult::Failed(_) => "failed",
+                ProbeResult::TimedOut => "silent",
+            },
+            fs_type: mount.map(|mount| mount.fs_type.clone()),
+            source: mount.map(|mount| mount.source.display().to_string()),
+            read_ahead_kib: device.as_deref().and_then(|device| tree.read_ahead(device)),
+            device,
+            page_cache: match replica.page_cache {
+                PageCache::Use => true,
+                PageCache::Bypass => false,
+                PageCache::Auto => mount.is_some() && sight.nfs.is_none(),
+            },
+            nfs: mount.zip(sight.nfs.as_ref()).map(|(mount, nfs)| nfs_facts(mount, nfs, table)),
+            ..ExaminedReplica::default()
+        }
+    };
     config.replicas.iter().zip(survey.replicas.iter()).map(one).collect()
 }
 

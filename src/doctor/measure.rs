@@ -1,6 +1,6 @@
 //! Measures the replicas' rates: each alone, then all at once, past the page cache.
 //!
-//! The input is the replicas' roots; the output is a [`MeasuredRates`]. All replicas must have the
+//! The input is the replicas; the output is a [`MeasuredRates`]. All replicas must have the
 //! same file. It is read in segments, several at a time. Each replica alone reads its own part of
 //! the first half. All together read the second half; each takes the next segment when it is free,
 //! as in fanfs. No part is read twice, so a shared cache (a server's) does not replace a disk.
@@ -8,19 +8,16 @@
 //! *Invariant:* a step ends at its time limit. Threads that hang in a replica are abandoned, and
 //! their later deliveries do not count.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, OFlags, fadvise};
-
 use super::facts::{MeasuredRates, RateMeasurement};
 use super::machine::SystemRoot;
-use crate::survey::sample;
+use crate::raw_replica::{RawFile, RawMode, RawReplica};
 use crate::timeout::run_with_timeout;
 
 /// The time limit of a step. In 3 s, 10 Gbit/s deliver 3.5 GiB, and a slow 10 MiB/s 30 segments. A
@@ -64,7 +61,7 @@ pub struct MeasureOptions {
 
 /// Measures the replicas that are `Some`; calls `say` with each step's name.
 pub(super) fn measure(
-    roots: &[Option<PathBuf>],
+    replicas: &[Option<RawReplica>],
     options: &MeasureOptions,
     tree: &SystemRoot,
     say: &dyn Fn(&str),
@@ -72,7 +69,7 @@ pub(super) fn measure(
     let seconds = options.step_duration.as_secs_f64();
     let failed =
         |why: String| MeasuredRates { failed: Some(why), seconds, ..MeasuredRates::default() };
-    let Some(first) = roots.iter().flatten().next() else {
+    let Some(first) = replicas.iter().flatten().next() else {
         return failed("no replica answers".to_owned());
     };
     say("looking for a test file");
@@ -82,13 +79,14 @@ pub(super) fn measure(
     };
     let Some(TestFile { path: file, size }) = found else {
         let what = options.file.as_ref().map_or_else(
-            || format!("no file found in {}", first.display()),
-            |file| format!("{} is not a file in {}", file.display(), first.display()),
+            || format!("no file found in {first}"),
+            |file| format!("{} is not a file in {first}", file.display()),
         );
         return failed(format!("{what}; name one with --file"));
     };
-    let places: Vec<Option<PathBuf>> =
-        roots.iter().map(|root| root.as_ref().map(|root| root.join(&file))).collect();
+    let place =
+        |replica: &RawReplica| MeasuredFile { replica: replica.clone(), path: file.clone() };
+    let places: Vec<_> = replicas.iter().map(|replica| replica.as_ref().map(place)).collect();
     let plan = SegmentPlan::new(size / SEGMENT_BYTES, places.len());
     let mut alone = Vec::new();
     for (i, place) in places.iter().enumerate() {
@@ -96,13 +94,13 @@ pub(super) fn measure(
             alone.push(RateMeasurement::default());
             continue;
         };
-        say(&format!("reading {} alone", place.display()));
+        say(&format!("reading {place} alone"));
         let latency = measure_latency(place, plan.alone_segments(i));
         let mut step = MeasureStep::run(&[place], plan.alone_segments(i), options.step_duration);
         alone.push(RateMeasurement { latency_ms: latency, ..step.remove(0) });
     }
     say("reading all replicas at once");
-    let healthy: Vec<&PathBuf> = places
+    let healthy: Vec<&MeasuredFile> = places
         .iter()
         .zip(&alone)
         .filter(|(_, sample)| !sample.silent && sample.error.is_none())
@@ -182,7 +180,7 @@ struct StepProgress {
 impl MeasureStep {
     /// Reads segments of the files at `places` until the segments or the time run out.
     fn run(
-        places: &[&PathBuf],
+        places: &[&MeasuredFile],
         segments: std::ops::Range<u64>,
         time: Duration,
     ) -> Vec<RateMeasurement> {
@@ -232,7 +230,7 @@ impl MeasureStep {
         replicas > 1 && self.next_segment.load(Relaxed) >= self.end_segment
     }
 
-    fn read_segments(&self, place: &Path, part: &StepProgress) -> io::Result<()> {
+    fn read_segments(&self, place: &MeasuredFile, part: &StepProgress) -> io::Result<()> {
         let mut file = SegmentFile::open(place)?;
         while !self.stop.load(Relaxed) {
             let segment = self.next_segment.fetch_add(1, Relaxed);
@@ -282,24 +280,41 @@ impl StepProgress {
 
 /// A file that is read past the page cache, if its filesystem supports that.
 struct SegmentFile {
-    file: File,
+    file: RawFile,
     is_direct: bool,
-    path: PathBuf,
+    place: MeasuredFile,
     buffer: Vec<u8>,
 }
 
+/// The file on one replica.
+#[derive(Clone)]
+struct MeasuredFile {
+    replica: RawReplica,
+    /// Relative to the replica's root.
+    path: PathBuf,
+}
+
+impl std::fmt::Display for MeasuredFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.replica.path_of(&self.path).display().fmt(f)
+    }
+}
+
+impl MeasuredFile {
+    fn open(&self, mode: RawMode) -> io::Result<RawFile> {
+        self.replica.open_file(&self.path, mode)
+    }
+}
+
 impl SegmentFile {
-    fn open(place: &Path) -> io::Result<Self> {
+    fn open(place: &MeasuredFile) -> io::Result<Self> {
         let buffer = vec![0; SEGMENT_BYTES as usize + DIRECT_IO_ALIGN];
-        let place = place.to_owned();
-        match open_file(&place, OFlags::DIRECT) {
-            Ok(file) => Ok(Self { file, is_direct: true, path: place, buffer }),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Self {
-                file: open_file(&place, OFlags::empty())?,
-                is_direct: false,
-                path: place,
-                buffer,
-            }),
+        let place = place.clone();
+        match place.open(RawMode::Direct) {
+            Ok(file) => Ok(Self { file, is_direct: true, place, buffer }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                Ok(Self { file: place.open(RawMode::Cached)?, is_direct: false, place, buffer })
+            }
             Err(error) => Err(error),
         }
     }
@@ -311,28 +326,23 @@ impl SegmentFile {
             match self.file.read_at(&mut self.buffer[range.clone()], at) {
                 // Some filesystems accept O_DIRECT at open and reject it here.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    self.file = open_file(&self.path, OFlags::empty())?;
+                    self.file = self.place.open(RawMode::Cached)?;
                     self.is_direct = false;
                 }
                 read => return read,
             }
         }
-        let length = std::num::NonZeroU64::new(SEGMENT_BYTES);
-        let _ = fadvise(&self.file, at, length, Advice::DontNeed);
+        let length = NonZeroU64::new(SEGMENT_BYTES);
+        let _ = self.file.drop_page_cache(at, length);
         let read = self.file.read_at(&mut self.buffer[range], at);
-        let _ = fadvise(&self.file, at, length, Advice::DontNeed);
+        let _ = self.file.drop_page_cache(at, length);
         read
     }
 }
 
-fn open_file(place: &Path, more: OFlags) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | more;
-    Ok(File::from(rustix::fs::open(place, flags, rustix::fs::Mode::empty())?))
-}
-
 /// The median latency of small reads spread over the segments, ms.
-fn measure_latency(place: &Path, segments: std::ops::Range<u64>) -> Option<f64> {
-    let place = place.to_owned();
+fn measure_latency(place: &MeasuredFile, segments: std::ops::Range<u64>) -> Option<f64> {
+    let place = place.clone();
     let times = run_with_timeout(LATENCY_TIMEOUT, move || {
         let mut times = Vec::new();
         let Ok(mut file) = SegmentFile::open(&place) else { return times };
@@ -357,8 +367,7 @@ impl SegmentFile {
     fn read_small(&mut self, at: u64) -> io::Result<usize> {
         let shift = self.buffer.as_ptr().align_offset(DIRECT_IO_ALIGN);
         if !self.is_direct {
-            let length = std::num::NonZeroU64::new(SEGMENT_BYTES);
-            let _ = fadvise(&self.file, at, length, Advice::DontNeed);
+            let _ = self.file.drop_page_cache(at, NonZeroU64::new(SEGMENT_BYTES));
         }
         self.file.read_at(&mut self.buffer[shift..shift + DIRECT_IO_ALIGN], at)
     }
@@ -372,15 +381,16 @@ struct TestFile {
     size: u64,
 }
 
-fn regular_file(root: &Path, file: &Path) -> Option<TestFile> {
-    let path = root.join(file);
-    let stat = run_with_timeout(FILE_SEARCH_TIMEOUT, move || std::fs::metadata(path))?.ok()?;
-    stat.is_file().then(|| TestFile { path: file.to_owned(), size: stat.len() })
+fn regular_file(replica: &RawReplica, file: &Path) -> Option<TestFile> {
+    let replica = replica.clone();
+    let path = file.to_owned();
+    let found = run_with_timeout(FILE_SEARCH_TIMEOUT, move || replica.file_size(&path))?.ok()?;
+    found.map(|size| TestFile { path: file.to_owned(), size })
 }
 
 /// The file with the most data.
-fn find_file(root: &Path) -> Option<TestFile> {
-    let best = sample::find(root, FILE_SEARCH_TIMEOUT, Duration::ZERO).best?;
+fn find_file(replica: &RawReplica) -> Option<TestFile> {
+    let best = replica.find_sample(FILE_SEARCH_TIMEOUT, Duration::ZERO).best?;
     Some(TestFile { path: best.path, size: best.size })
 }
 
@@ -408,7 +418,8 @@ mod tests {
         std::fs::write(dir.path().join("small"), "x").expect("written");
         std::fs::write(dir.path().join("d/large"), vec![7; 40 << 20]).expect("written");
         std::os::unix::fs::symlink("/dev/zero", dir.path().join("link")).expect("a link");
-        let roots = [Some(dir.path().to_owned()), None, Some(dir.path().to_owned())];
+        let root = || Some(RawReplica::Directory(dir.path().to_owned()));
+        let roots = [root(), None, root()];
         let options = MeasureOptions { file: None, step_duration: Duration::from_secs(5) };
         let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
         assert_eq!((measured.file.as_str(), measured.size), ("d/large", 40 << 20));
@@ -427,7 +438,8 @@ mod tests {
         let [whole, short] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         std::fs::write(whole.path().join("data"), vec![7; 40 << 20]).expect("written");
         std::fs::write(short.path().join("data"), vec![7; 2 << 20]).expect("written");
-        let roots = [&whole, &short].map(|root| Some(root.path().to_owned()));
+        let roots =
+            [&whole, &short].map(|root| Some(RawReplica::Directory(root.path().to_owned())));
         let options = MeasureOptions { file: None, step_duration: Duration::from_secs(5) };
         let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
         assert_eq!(measured.alone[0].error, None);
@@ -449,7 +461,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_reported() {
         let dir = tempfile::tempdir().expect("a directory");
-        let roots = [Some(dir.path().to_owned())];
+        let roots = [Some(RawReplica::Directory(dir.path().to_owned()))];
         let step = Duration::from_millis(50);
         let tree = SystemRoot::at(Path::new("/"));
         let why = |file| {

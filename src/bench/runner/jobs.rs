@@ -4,11 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{BenchRunner, describe_pass};
+use crate::bench::BenchError;
 use crate::bench::fio::{self, FioError};
 use crate::bench::pass_error::PassError;
 use crate::bench::plan::{self, Candidate, FilePart, PassSpec};
 use crate::bench::results::PassOutcome;
-use crate::bench::{BenchError, directory};
+use crate::raw_replica::RawMode;
 use crate::volume::ReplicaId;
 
 /// Why a job could not be written or run.
@@ -55,8 +56,12 @@ impl BenchRunner<'_> {
                 let id = id.unwrap_or(ReplicaId::new(0));
                 fio::FioReader {
                     name: format!("raw-{}", self.name(id)),
-                    directory: Some(directory(&self.config.replicas[id.index()]).to_owned()),
-                    is_direct: self.target.is_direct(id),
+                    // An export was refused.
+                    directory: self.config.replicas[id.index()]
+                        .location
+                        .directory()
+                        .map(Path::to_owned),
+                    is_direct: self.target.raw_mode(id) == RawMode::Direct,
                     part,
                 }
             }
@@ -85,6 +90,14 @@ impl BenchRunner<'_> {
             made.map_err(|error| BenchError::Usage(write_error(directory, error).to_string()))?;
         }
         if self.settings.fio_dir.is_some() || self.settings.run_fio {
+            let mut replicas = self.config.replicas.iter();
+            if let Some(export) = replicas.find(|replica| replica.location.export().is_some()) {
+                return Err(BenchError::Usage(format!(
+                    "replica {} is {}: fio reads mounts only; run bench without --fio and \
+                     --run-fio",
+                    export.name, export.location
+                )));
+            }
             // A name may contain characters that fio cannot take.
             for step in steps {
                 let rendered = fio::render_job(&self.fio_job(0, step, false));

@@ -23,11 +23,12 @@ impl BenchRunner<'_> {
             raw_reads: match mode {
                 ReadMode::Direct => Some("O_DIRECT"),
                 ReadMode::Cached => Some("page cache"),
+                ReadMode::Served => Some("NFS"),
                 ReadMode::Absent(_) => None,
             },
             failure: match mode {
                 ReadMode::Absent(why) => Some(why.clone()),
-                ReadMode::Direct | ReadMode::Cached => None,
+                ReadMode::Direct | ReadMode::Cached | ReadMode::Served => None,
             },
         };
         let replicas: Vec<ReportedReplica> = target.read_modes.iter().map(shown).collect();

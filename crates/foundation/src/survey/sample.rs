@@ -7,8 +7,10 @@
 //! then, also where a directory hangs.
 
 use std::collections::VecDeque;
-use std::fs::{File, Metadata};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -35,11 +37,40 @@ pub struct SampleFile {
     pub allocated: u64,
 }
 
+/// An object that a search meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleObject {
+    /// A directory, which is searched too.
+    Directory,
+    /// A regular file.
+    File {
+        /// Its size, bytes.
+        size: u64,
+        /// Its blocks of 512 bytes; 0 where a file system does not count them.
+        blocks: u64,
+    },
+    /// Anything else, such as a symbolic link.
+    Other,
+}
+
+/// A tree that is searched. Its paths are relative to its root.
+pub trait SampleTree: Send + 'static {
+    /// Calls `each` with the names in a directory until it says `Break`. False if the directory
+    /// cannot be listed.
+    fn list(&self, directory: &Path, each: &mut dyn FnMut(&OsStr) -> ControlFlow<()>) -> bool;
+
+    /// The object itself, symbolic links included. `None` if the caller may not know, or it is gone.
+    fn look_at(&self, path: &Path) -> Option<SampleObject>;
+
+    /// Whether the caller may read the file.
+    fn can_open(&self, file: &Path) -> bool;
+}
+
 impl SampleFile {
-    fn new(path: &Path, stat: &Metadata) -> Self {
+    fn new(path: PathBuf, size: u64, blocks: u64) -> Self {
         // Blocks that were allocated beyond the end hold nothing that is read.
-        let allocated = (stat.blocks().saturating_mul(BLOCK_SIZE)).min(stat.len());
-        Self { path: path.to_owned(), size: stat.len(), allocated }
+        let allocated = blocks.saturating_mul(BLOCK_SIZE).min(size);
+        Self { path, size, allocated }
     }
 
     fn rank(&self) -> (u64, u64) {
@@ -61,51 +92,83 @@ pub struct SampleSearch {
 /// Walks the tree at `root` for at most `time`, and waits for `patience` longer for a call
 /// that hangs.
 pub fn find(root: &Path, time: Duration, patience: Duration) -> SampleSearch {
+    find_in(DirectoryTree(root.to_owned()), time, patience)
+}
+
+/// The same in any tree.
+pub fn find_in(tree: impl SampleTree, time: Duration, patience: Duration) -> SampleSearch {
     let found = Arc::new(Mutex::new(SampleSearch::default()));
     let seen = Arc::clone(&found);
-    let root = root.to_owned();
-    let _ = run_with_timeout(time + patience, move || walk(&root, time, &seen));
+    let _ = run_with_timeout(time + patience, move || walk(&tree, time, &seen));
     let found = found.lock().expect("no panic");
     found.clone()
 }
 
 /// Level by level. Symbolic links are not followed.
-fn walk(root: &Path, time: Duration, found: &Mutex<SampleSearch>) {
+fn walk(tree: &impl SampleTree, time: Duration, found: &Mutex<SampleSearch>) {
     let until = Instant::now() + time;
-    let mut directories = VecDeque::from([root.to_owned()]);
-    while let Some(directory) = directories.pop_front() {
-        // Another user's, or gone.
-        let Ok(listing) = std::fs::read_dir(directory) else { continue };
-        found.lock().expect("no panic").is_root_listable = true;
-        for entry in listing.flatten() {
+    let mut directories = VecDeque::from([PathBuf::new()]);
+    let mut is_over = false;
+    while let Some(directory) = directories.pop_front().filter(|_| !is_over) {
+        let mut look = |name: &OsStr| {
             let best = {
                 let mut found = found.lock().expect("no panic");
+                found.is_root_listable = true;
                 if found.entries == MAX_ENTRIES || Instant::now() > until {
-                    return;
+                    is_over = true;
+                    return ControlFlow::Break(());
                 }
                 found.entries += 1;
                 found.best.as_ref().map(SampleFile::rank)
             };
-            let path = entry.path();
-            let stat = entry.metadata();
-            let (Ok(stat), Ok(name)) = (stat, path.strip_prefix(root)) else { continue };
-            if stat.is_dir() {
-                directories.push_back(path);
-                continue;
+            let path = directory.join(name);
+            match tree.look_at(&path) {
+                Some(SampleObject::Directory) => directories.push_back(path),
+                Some(SampleObject::File { size, blocks }) => {
+                    let sample = SampleFile::new(path, size, blocks);
+                    let is_better = best.is_none_or(|best| best < sample.rank());
+                    // Another user's file may not be readable. Without the lock: the open may hang.
+                    if is_better && tree.can_open(&sample.path) {
+                        found.lock().expect("no panic").best = Some(sample);
+                    }
+                }
+                Some(SampleObject::Other) | None => {}
             }
-            let sample = SampleFile::new(name, &stat);
-            // Another user's file may not be readable. Without the lock: the open may hang.
-            if stat.is_file() && best.is_none_or(|best| best < sample.rank()) && can_open(&path) {
-                found.lock().expect("no panic").best = Some(sample);
-            }
+            ControlFlow::Continue(())
+        };
+        // Another user's directory, or one that is gone, is passed over.
+        if tree.list(&directory, &mut look) {
+            found.lock().expect("no panic").is_root_listable = true;
         }
     }
 }
 
-fn can_open(path: &Path) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let opened = rustix::fs::open(path, flags, Mode::empty());
-    opened.map(File::from).map_err(io::Error::from).is_ok()
+/// The tree of a directory.
+struct DirectoryTree(PathBuf);
+
+impl SampleTree for DirectoryTree {
+    fn list(&self, directory: &Path, each: &mut dyn FnMut(&OsStr) -> ControlFlow<()>) -> bool {
+        let Ok(listing) = std::fs::read_dir(self.0.join(directory)) else { return false };
+        let _ = listing.flatten().try_for_each(|entry| each(&entry.file_name()));
+        true
+    }
+
+    fn look_at(&self, path: &Path) -> Option<SampleObject> {
+        let stat = std::fs::symlink_metadata(self.0.join(path)).ok()?;
+        Some(match stat.file_type() {
+            kind if kind.is_dir() => SampleObject::Directory,
+            kind if kind.is_file() => {
+                SampleObject::File { size: stat.len(), blocks: stat.blocks() }
+            }
+            _ => SampleObject::Other,
+        })
+    }
+
+    fn can_open(&self, file: &Path) -> bool {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let opened = rustix::fs::open(self.0.join(file), flags, Mode::empty());
+        opened.map(File::from).map_err(io::Error::from).is_ok()
+    }
 }
 
 #[cfg(test)]
@@ -158,7 +221,7 @@ mod tests {
             // Of this thread alone; root's powers over files go with it.
             nix::unistd::setfsuid(65534.into());
             let found = Mutex::default();
-            walk(&path, TIME, &found);
+            walk(&DirectoryTree(path), TIME, &found);
             found.into_inner().expect("no panic").best
         });
         assert_eq!(as_other_user.join().unwrap().unwrap().path, Path::new("small"));

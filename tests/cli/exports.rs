@@ -1,0 +1,108 @@
+//! Commands that measure replicas, over NFS servers without a mount.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::nfs_server::NfsServer;
+use crate::room::Room;
+
+/// A volume `exports.toml` of two servers of one tree, which has the file `d/large` of 24 MiB.
+struct Exports {
+    room: Room,
+    _servers: [NfsServer; 2],
+}
+
+impl Exports {
+    fn new() -> Self {
+        let room = Room::new();
+        let root = room.path("served");
+        fs::create_dir_all(root.join("d")).unwrap();
+        fs::write(root.join("small"), "x").unwrap();
+        let data: Vec<u8> = (0..3_u64 << 20).flat_map(u64::to_le_bytes).collect();
+        fs::write(root.join("d/large"), data).unwrap();
+        let servers = [(); 2].map(|()| NfsServer::new(&root));
+        let mut volume = "[volume]\nname = \"exports\"\nmode = \"shared\"\n".to_owned();
+        for server in &servers {
+            volume.push_str(&format!("[[replica]]\n{}", server.replica_keys()));
+        }
+        fs::write(room.path("exports.toml"), volume).unwrap();
+        Self { room, _servers: servers }
+    }
+
+    /// The report of a command.
+    fn report(&self, args: &[&str]) -> Value {
+        let mut command = self.room.fanfs(args);
+        let output = command.env("TMPDIR", self.room.path("mnt")).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    }
+}
+
+#[test]
+fn bench_reads_exports_directly_and_through_fanfs() {
+    let exports = Exports::new();
+    let report = exports.report(&[
+        "bench",
+        "exports.toml",
+        "--json",
+        "--deadline",
+        "1min",
+        "--seconds",
+        "1",
+        "--rounds",
+        "1",
+        "--block",
+        "64KiB",
+        "--random-block",
+        "4KiB",
+        "--readers",
+        "2",
+    ]);
+    assert_eq!(
+        (&report["file"], &report["failed"]),
+        (&"d/large".into(), &false.into()),
+        "{report}"
+    );
+    for replica in report["replicas"].as_array().unwrap() {
+        assert_eq!(replica["raw_reads"], "NFS", "{replica}");
+        assert!(replica["path"].as_str().unwrap().starts_with("nfs://"), "{replica}");
+    }
+    let rows = report["rows"].as_array().unwrap();
+    let kinds: Vec<&str> = rows.iter().map(|row| row["kind"].as_str().unwrap()).collect();
+    for kind in ["alone", "sum", "fanfs"] {
+        assert!(kinds.contains(&kind), "{kinds:?}");
+    }
+    let is_read = |row: &Value| row["mib_per_second"]["median"].as_f64().is_some_and(|it| it > 0.0);
+    assert!(rows.iter().all(is_read), "{report}");
+}
+
+#[test]
+fn doctor_measures_exports() {
+    let exports = Exports::new();
+    let report = exports.report(&[
+        "doctor",
+        "exports.toml",
+        "--measure",
+        "--seconds",
+        "1",
+        "--deadline",
+        "1min",
+        "--json",
+    ]);
+    let measured = &report["facts"]["measured"];
+    assert_eq!((&measured["file"], &measured["failed"]), (&"d/large".into(), &Value::Null));
+    for replica in measured["alone"].as_array().unwrap() {
+        assert_eq!((&replica["error"], &replica["silent"]), (&Value::Null, &false.into()));
+        assert!(replica["bytes"].as_u64().unwrap() > 0, "{measured}");
+    }
+}
+
+#[test]
+fn fio_cannot_read_exports() {
+    let exports = Exports::new();
+    let args = ["bench", "exports.toml", "--fio", "jobs", "--readers", "2", "--block", "64KiB"];
+    let output = exports.room.fanfs(&args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("fio reads mounts only"), "{said}");
+}
