@@ -34,13 +34,10 @@ pub mod table;
 pub mod target_file;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, ReplicaConfig};
-use crate::daemon::OpenReplicaError;
-use crate::raw_replica::RawReplica;
-use crate::timeout::run_with_timeout;
+use crate::raw_replica::{RawReplica, UnopenedReplica};
 use crate::volume::ReplicaMap;
 
 pub use plan::{Candidate, Load};
@@ -77,30 +74,31 @@ pub struct BenchOptions {
 /// The replicas as bench reads them directly.
 type RawReplicas = ReplicaMap<Result<RawReplica, UnopenedReplica>>;
 
-/// Why a replica cannot be opened.
-#[derive(Clone, Debug, thiserror::Error)]
-enum UnopenedReplica {
-    #[error(transparent)]
-    Refused(Arc<OpenReplicaError>),
-    #[error("did not answer within {} s", .0.as_secs_f64())]
-    TimedOut(Duration),
-}
-
 /// Opens the replicas, all at once.
 fn open_replicas(config: &Config, deadline: Duration) -> RawReplicas {
-    let open = |replica: &ReplicaConfig| {
-        let config = config.clone();
-        let replica = replica.clone();
-        let opened = run_with_timeout(deadline, move || RawReplica::open(&config, &replica));
-        let opened = opened.ok_or(UnopenedReplica::TimedOut(deadline))?;
-        opened.map_err(|error| UnopenedReplica::Refused(Arc::new(error)))
-    };
+    let open = |replica: &ReplicaConfig| RawReplica::open_within(config, replica, deadline);
     std::thread::scope(|scope| {
         let threads = config.replicas.iter().map(|replica| scope.spawn(move || open(replica)));
         let threads: Vec<_> = threads.collect();
         let silent = |_| Err(UnopenedReplica::TimedOut(deadline));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(silent)).collect()
     })
+}
+
+/// Refuses fio over replicas that only this process reads.
+fn check_fio(config: &Config, options: &BenchOptions) -> Result<(), BenchError> {
+    let export = config.replicas.iter().find(|replica| replica.location.export().is_some());
+    match export {
+        Some(ReplicaConfig { name, location, .. })
+            if options.run_fio || options.fio_dir.is_some() =>
+        {
+            Err(BenchError::Usage(format!(
+                "replica {name} is {location}: fio reads mounts only; run bench without --fio and \
+                 --run-fio"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The alignment of O_DIRECT reads, bytes. No supported filesystem needs more.

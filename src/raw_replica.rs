@@ -2,6 +2,7 @@
 //!
 //! Calls block as long as the replica does.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
@@ -12,11 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
+use rustix::io::Errno;
 
 use crate::backend::{Backend, BackendError, BackendFile, FileKind, ObjectRef};
 use crate::config::{Config, ReplicaConfig};
 use crate::daemon::{OpenReplicaError, open_replica};
 use crate::survey::sample::{self, SampleObject, SampleSearch, SampleTree};
+use crate::timeout::run_with_timeout;
 
 /// A replica.
 #[derive(Clone)]
@@ -30,6 +33,17 @@ pub enum RawReplica {
         /// Its address.
         location: String,
     },
+}
+
+/// Why a replica cannot be opened.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum UnopenedReplica {
+    /// It cannot be opened at all.
+    #[error(transparent)]
+    Refused(Arc<OpenReplicaError>),
+    /// It did not answer.
+    #[error("did not answer within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
 }
 
 /// An open file of a [`RawReplica`].
@@ -73,6 +87,22 @@ impl RawReplica {
         })
     }
 
+    /// The same, for at most `deadline`.
+    ///
+    /// # Errors
+    /// If an export cannot be opened, or not in that time.
+    pub fn open_within(
+        config: &Config,
+        replica: &ReplicaConfig,
+        deadline: Duration,
+    ) -> Result<Self, UnopenedReplica> {
+        let config = config.clone();
+        let replica = replica.clone();
+        let opened = run_with_timeout(deadline, move || Self::open(&config, &replica));
+        let opened = opened.ok_or(UnopenedReplica::TimedOut(deadline))?;
+        opened.map_err(|error| UnopenedReplica::Refused(Arc::new(error)))
+    }
+
     /// Whether this process reads it, not the kernel.
     pub fn is_export(&self) -> bool {
         matches!(self, Self::Export { .. })
@@ -97,7 +127,8 @@ impl RawReplica {
                     RawMode::Direct => OFlags::DIRECT,
                     RawMode::Cached => OFlags::empty(),
                 };
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC | direct;
+                // A FIFO must not block the open.
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | direct;
                 let opened = rustix::fs::open(root.join(file), flags, Mode::empty())?;
                 Ok(RawFile::Mounted(opened.into()))
             }
@@ -183,6 +214,9 @@ impl RawFile {
 
 fn io_error(error: BackendError) -> io::Error {
     match error {
+        BackendError::Os(Errno::TIMEDOUT) => {
+            io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")
+        }
         BackendError::Os(errno) => errno.into(),
         other => io::Error::other(other),
     }
@@ -191,28 +225,38 @@ fn io_error(error: BackendError) -> io::Error {
 /// An export that is searched for a sample.
 struct ExportTree(Arc<dyn Backend>);
 
+/// Objects that are looked at in one go.
+const BATCH: usize = 64;
+
 impl SampleTree for ExportTree {
     fn list(
         &self,
         directory: &Path,
-        each: &mut dyn FnMut(&std::ffi::OsStr) -> ControlFlow<()>,
+        each: &mut dyn FnMut(&OsStr, Option<SampleObject>) -> ControlFlow<()>,
     ) -> bool {
-        let mut flow = ControlFlow::Continue(());
-        let visit = &mut |name: &std::ffi::OsStr, _, _| {
-            if flow.is_continue() {
-                flow = each(name);
+        let directory = ObjectRef::unchecked(directory);
+        let Ok(entries) = self.0.entries(&directory) else { return false };
+        for batch in entries.chunks(BATCH) {
+            let names: Vec<_> = batch.iter().map(|entry| entry.name.clone()).collect();
+            let Ok(attrs) = self.0.stat_entries(&directory, &names) else { continue };
+            let mut seen = names.iter().zip(attrs);
+            let flow = seen.try_for_each(|(name, attr)| {
+                each(
+                    name,
+                    attr.ok().map(|attr| match attr.kind {
+                        FileKind::Directory => SampleObject::Directory,
+                        FileKind::Regular => {
+                            SampleObject::File { size: attr.size, blocks: attr.blocks }
+                        }
+                        _ => SampleObject::Other,
+                    }),
+                )
+            });
+            if flow.is_break() {
+                break;
             }
-        };
-        self.0.list(&ObjectRef::unchecked(directory), visit).is_ok()
-    }
-
-    fn look_at(&self, path: &Path) -> Option<SampleObject> {
-        let attr = self.0.stat(path).ok()?;
-        Some(match attr.kind {
-            FileKind::Directory => SampleObject::Directory,
-            FileKind::Regular => SampleObject::File { size: attr.size, blocks: attr.blocks },
-            _ => SampleObject::Other,
-        })
+        }
+        true
     }
 
     fn can_open(&self, file: &Path) -> bool {

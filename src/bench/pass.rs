@@ -90,6 +90,16 @@ pub enum ReaderError {
     Panicked,
 }
 
+impl ReaderError {
+    /// Whether the replica did not answer in time.
+    pub(super) fn is_timeout(&self) -> bool {
+        match self {
+            Self::Open(error) | Self::Read { error, .. } => error.kind() == io::ErrorKind::TimedOut,
+            Self::Thread(_) | Self::Panicked => false,
+        }
+    }
+}
+
 /// A histogram of read latencies: 1 microsecond to one hour, exact to one part in a thousand.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("constant bounds are valid")
@@ -319,6 +329,7 @@ fn cpu_time(clock: ClockId) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{DirBackend, Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
 
     const MIB: u64 = 1 << 20;
 
@@ -367,19 +378,17 @@ mod tests {
         assert!(
             matches!(lost(nowhere, true), PassFailure::Failed { replica, .. } if replica == one)
         );
-        // Opening a FIFO waits for a writer.
-        let fifo = room.path().join("fifo");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &fifo,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR,
-            0,
-        )
-        .unwrap();
-        assert!(
-            matches!(lost(fifo.clone(), true), PassFailure::Hung { replica } if replica == one)
-        );
-        assert!(matches!(lost(fifo, false), PassFailure::Interrupted));
+        let script = Arc::new(FaultScript::default());
+        script.add(FaultRule::always(FaultOp::Open, Fault::Hang));
+        let hung = DirBackend::open(room.path()).unwrap();
+        let hung = Arc::new(FaultInjector::new(hung, Arc::clone(&script)));
+        let hang = |go: bool| {
+            let tree = RawReplica::Export { backend: hung.clone(), location: "hung".to_owned() };
+            let job = ReaderJob { tree, ..job(room.path().join("short"), part, None) };
+            run_readers(vec![job], second, second / 4, |_, _| go).err().unwrap()
+        };
+        assert!(matches!(hang(true), PassFailure::Hung { replica } if replica == one));
+        assert!(matches!(hang(false), PassFailure::Interrupted));
+        script.heal();
     }
 }

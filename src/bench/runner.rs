@@ -18,8 +18,8 @@ use super::results::{CompletedPass, CounterSample, PassOutcome, RateTimeline, Re
 use super::scratch_file::ScratchFile;
 use super::scratch_mount::{ScratchMount, ScratchMountError};
 use super::table::count;
-use super::target_file::{TargetFile, find_largest_file};
-use super::{BenchError, BenchOptions, open_replicas};
+use super::target_file::{ReadMode, TargetFile, find_largest_file};
+use super::{BenchError, BenchOptions, check_fio, open_replicas};
 use crate::config::Config;
 use crate::format::to_mib;
 use crate::raw_replica::{RawMode, RawReplica};
@@ -35,6 +35,7 @@ pub fn run(
     settings: &BenchOptions,
     watcher: &dyn ProgressWatcher,
 ) -> Result<Report, BenchError> {
+    check_fio(config, settings)?;
     let make = |size| ScratchFile::new(config, size, settings.deadline, watcher);
     let mut made = settings.scratch_file_size.map(make).transpose()?;
     let mut report = measure(config, settings, watcher, made.as_ref().map(|made| &*made.name))?;
@@ -57,7 +58,7 @@ fn measure(
     let least = plan::min_file_size(settings.block_size, settings.random_block_size, readers);
     let file = match made.or(settings.file.as_deref()) {
         Some(file) => file.to_owned(),
-        None => find_largest_file(&replicas, least, settings.deadline)?,
+        None => find_largest_file(config, &replicas, least, settings.deadline)?,
     };
     let target = TargetFile::inspect(config, replicas, &file, settings.deadline)?;
     if target.size < least {
@@ -292,6 +293,10 @@ impl<'a> BenchRunner<'a> {
         match failure {
             PassFailure::Interrupted => Err(BenchError::Interrupted),
             PassFailure::Failed { replica, error } => {
+                let export = replica.filter(|id| self.target.read_modes[*id] == ReadMode::Served);
+                if let Some(id) = export.filter(|_| error.is_timeout()) {
+                    self.unresponsive = self.unresponsive.with(id);
+                }
                 Ok(PassError::Reader { reader: name(replica), error })
             }
             PassFailure::Hung { replica } => {
@@ -358,7 +363,9 @@ impl<'a> BenchRunner<'a> {
     /// NFS.
     fn drop_page_cache(&self, set: ReplicaSet) {
         for id in set.minus(self.unresponsive).iter() {
-            let Ok(replica) = self.target.replicas[id].clone() else { continue };
+            let Ok(replica @ RawReplica::Directory(_)) = self.target.replicas[id].clone() else {
+                continue;
+            };
             let file = self.target.file.clone();
             let forget =
                 move || replica.open_file(&file, RawMode::Cached)?.drop_page_cache(0, None);

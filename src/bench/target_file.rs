@@ -6,10 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{ALIGNMENT, BenchError, RawReplicas, UnopenedReplica};
+use super::{ALIGNMENT, BenchError, RawReplicas};
 use crate::config::Config;
 use crate::format::to_mib;
-use crate::raw_replica::{RawMode, RawReplica};
+use crate::raw_replica::{RawMode, RawReplica, UnopenedReplica};
 use crate::survey::sample::SampleFile;
 use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
@@ -148,6 +148,7 @@ pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
 /// # Errors
 /// If that file has fewer than `least` bytes, or no replica answers.
 pub(super) fn find_largest_file(
+    config: &Config,
     replicas: &RawReplicas,
     least: u64,
     deadline: Duration,
@@ -176,8 +177,10 @@ pub(super) fn find_largest_file(
             found.entries
         )));
     }
-    let why = replicas.iter().filter_map(|(_, replica)| replica.as_ref().err());
-    let why: String = why.map(|why| format!("; {why}")).collect();
+    let why = config.replicas.iter().zip(replicas.iter()).filter_map(|(replica, (_, opened))| {
+        opened.as_ref().err().map(|why| format!("; {}: {why}", replica.name))
+    });
+    let why: String = why.collect();
     Err(BenchError::Failed(format!("cannot list the root of any replica{why}")))
 }
 

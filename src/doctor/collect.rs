@@ -13,7 +13,7 @@ use super::{clock, network, tcp_info};
 use crate::config::{Access, Config, PageCache, Passthrough, ReplicaConfig};
 use crate::mount_table::fanfs_mounts::{DaemonState, FanfsMount};
 use crate::mount_table::{Mount, MountTable, NfsMount, NfsStats, Recovery};
-use crate::raw_replica::RawReplica;
+use crate::raw_replica::{RawReplica, UnopenedReplica};
 use crate::survey::{Observation, ProbeResult, Severity, Survey, survey};
 use crate::timeout::run_with_timeout;
 use crate::volume::ReplicaId;
@@ -70,12 +70,8 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     probe_routes(&mut facts, &tree);
     measure_clocks(&mut facts, &survey, options.is_write_allowed);
     if let Some(how) = &options.measure {
-        let replicas = config.replicas.iter().zip(survey.replicas.iter());
-        let replicas = replicas.map(|(replica, (_, sight))| match root_directory(sight) {
-            Some(root) => Some(RawReplica::Directory(root.to_owned())),
-            None => open_export(config, replica, options.timeout),
-        });
-        facts.measured = Some(measure(&replicas.collect::<Vec<_>>(), how, &tree, say));
+        let replicas = open_answering(config, &survey, options.timeout);
+        facts.measured = Some(measure(&replicas, how, &tree, say));
     }
     // Last, so that connections and counters include the measurement.
     collect_connections(&mut facts);
@@ -83,12 +79,22 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     facts
 }
 
-/// Opens a replica that is an export, if it answers.
-fn open_export(config: &Config, replica: &ReplicaConfig, timeout: Duration) -> Option<RawReplica> {
-    replica.location.export()?;
-    let config = config.clone();
-    let replica = replica.clone();
-    run_with_timeout(timeout, move || RawReplica::open(&config, &replica).ok())?
+/// Opens the replicas that have answered, all at once; `None` for the others.
+fn open_answering(
+    config: &Config,
+    survey: &Survey,
+    timeout: Duration,
+) -> Vec<Option<Result<RawReplica, UnopenedReplica>>> {
+    let open = |replica: &ReplicaConfig, sight: &Observation| match root_directory(sight) {
+        Some(root) => Some(Ok(RawReplica::Directory(root.to_owned()))),
+        None => sight.directory().map(|_| RawReplica::open_within(config, replica, timeout)),
+    };
+    std::thread::scope(|scope| {
+        let replicas = config.replicas.iter().zip(survey.replicas.iter());
+        let start = |(replica, (_, sight))| scope.spawn(move || open(replica, sight));
+        let threads: Vec<_> = replicas.map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(None)).collect()
+    })
 }
 
 /// The root of a replica that is a directory.

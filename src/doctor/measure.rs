@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::facts::{MeasuredRates, RateMeasurement};
 use super::machine::SystemRoot;
-use crate::raw_replica::{RawFile, RawMode, RawReplica};
+use crate::raw_replica::{RawFile, RawMode, RawReplica, UnopenedReplica};
 use crate::timeout::run_with_timeout;
 
 /// The time limit of a step. In 3 s, 10 Gbit/s deliver 3.5 GiB, and a slow 10 MiB/s 30 segments. A
@@ -61,7 +61,7 @@ pub struct MeasureOptions {
 
 /// Measures the replicas that are `Some`; calls `say` with each step's name.
 pub(super) fn measure(
-    replicas: &[Option<RawReplica>],
+    replicas: &[Option<Result<RawReplica, UnopenedReplica>>],
     options: &MeasureOptions,
     tree: &SystemRoot,
     say: &dyn Fn(&str),
@@ -69,8 +69,10 @@ pub(super) fn measure(
     let seconds = options.step_duration.as_secs_f64();
     let failed =
         |why: String| MeasuredRates { failed: Some(why), seconds, ..MeasuredRates::default() };
-    let Some(first) = replicas.iter().flatten().next() else {
-        return failed("no replica answers".to_owned());
+    let opened = || replicas.iter().flatten();
+    let Some(first) = opened().find_map(|replica| replica.as_ref().ok()) else {
+        let why = opened().find_map(|replica| replica.as_ref().err());
+        return failed(why.map_or("no replica answers".to_owned(), UnopenedReplica::to_string));
     };
     say("looking for a test file");
     let found = match &options.file {
@@ -86,12 +88,13 @@ pub(super) fn measure(
     };
     let place =
         |replica: &RawReplica| MeasuredFile { replica: replica.clone(), path: file.clone() };
-    let places: Vec<_> = replicas.iter().map(|replica| replica.as_ref().map(place)).collect();
+    let places = replicas.iter().map(|replica| replica.as_ref()?.as_ref().ok().map(place));
+    let places: Vec<Option<MeasuredFile>> = places.collect();
     let plan = SegmentPlan::new(size / SEGMENT_BYTES, places.len());
     let mut alone = Vec::new();
     for (i, place) in places.iter().enumerate() {
         let Some(place) = place else {
-            alone.push(RateMeasurement::default());
+            alone.push(unmeasured(replicas[i].as_ref()));
             continue;
         };
         say(&format!("reading {place} alone"));
@@ -113,6 +116,12 @@ pub(super) fn measure(
         .and_then(|(before, after)| after.idle_share_since(before));
     let file = file.to_string_lossy().into_owned();
     MeasuredRates { file, size, seconds, alone, together: sum_rates(&each), idle, failed: None }
+}
+
+/// The figures of a replica that is not read.
+fn unmeasured(replica: Option<&Result<RawReplica, UnopenedReplica>>) -> RateMeasurement {
+    let why = replica.and_then(|replica| replica.as_ref().err());
+    RateMeasurement { error: why.map(|why| why.to_string()), ..RateMeasurement::default() }
 }
 
 /// The sum of the rates of replicas that read at the same time.
@@ -384,7 +393,15 @@ struct TestFile {
 fn regular_file(replica: &RawReplica, file: &Path) -> Option<TestFile> {
     let replica = replica.clone();
     let path = file.to_owned();
-    let found = run_with_timeout(FILE_SEARCH_TIMEOUT, move || replica.file_size(&path))?.ok()?;
+    let size = move || match &replica {
+        // A user may name a file by a symbolic link.
+        RawReplica::Directory(root) => {
+            let stat = std::fs::metadata(root.join(&path))?;
+            Ok(stat.is_file().then_some(stat.len()))
+        }
+        RawReplica::Export { .. } => replica.file_size(&path),
+    };
+    let found = run_with_timeout(FILE_SEARCH_TIMEOUT, size)?.ok()?;
     found.map(|size| TestFile { path: file.to_owned(), size })
 }
 
@@ -397,6 +414,11 @@ fn find_file(replica: &RawReplica) -> Option<TestFile> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[allow(clippy::unnecessary_wraps, reason = "it is one of several")]
+    fn opened(root: &Path) -> Option<Result<RawReplica, UnopenedReplica>> {
+        Some(Ok(RawReplica::Directory(root.to_owned())))
+    }
 
     #[test]
     fn no_segment_is_read_twice() {
@@ -418,7 +440,7 @@ mod tests {
         std::fs::write(dir.path().join("small"), "x").expect("written");
         std::fs::write(dir.path().join("d/large"), vec![7; 40 << 20]).expect("written");
         std::os::unix::fs::symlink("/dev/zero", dir.path().join("link")).expect("a link");
-        let root = || Some(RawReplica::Directory(dir.path().to_owned()));
+        let root = || opened(dir.path());
         let roots = [root(), None, root()];
         let options = MeasureOptions { file: None, step_duration: Duration::from_secs(5) };
         let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
@@ -438,12 +460,42 @@ mod tests {
         let [whole, short] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         std::fs::write(whole.path().join("data"), vec![7; 40 << 20]).expect("written");
         std::fs::write(short.path().join("data"), vec![7; 2 << 20]).expect("written");
-        let roots =
-            [&whole, &short].map(|root| Some(RawReplica::Directory(root.path().to_owned())));
+        let roots = [&whole, &short].map(|root| opened(root.path()));
         let options = MeasureOptions { file: None, step_duration: Duration::from_secs(5) };
         let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
         assert_eq!(measured.alone[0].error, None);
         assert_eq!(measured.alone[1].error.as_deref(), Some("the file is shorter on this replica"));
+    }
+
+    #[test]
+    fn links_are_followed_and_other_objects_are_reported() {
+        let [whole, odd] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        std::fs::write(whole.path().join("data"), vec![7; 8 << 20]).expect("written");
+        std::os::unix::fs::symlink("data", whole.path().join("link")).expect("a link");
+        let fifo = odd.path().join("link");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, fifo, kind, rustix::fs::Mode::RUSR, 0).expect("made");
+        let roots = [&whole, &odd].map(|root| opened(root.path()));
+        let options =
+            MeasureOptions { file: Some("link".into()), step_duration: Duration::from_secs(5) };
+        let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
+        assert_eq!((measured.failed, measured.size), (None, 8 << 20));
+        assert_eq!(measured.alone[0].error, None);
+        assert!(measured.alone[1].error.is_some() && !measured.alone[1].silent);
+    }
+
+    #[test]
+    fn a_replica_that_cannot_be_opened_is_named_with_the_reason() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("data"), vec![7; 8 << 20]).expect("written");
+        let late = || Some(Err(UnopenedReplica::TimedOut(Duration::from_secs(3))));
+        let options = MeasureOptions { file: None, step_duration: Duration::from_secs(5) };
+        let tree = SystemRoot::at(Path::new("/"));
+        let measured = measure(&[late(), opened(dir.path())], &options, &tree, &|_| {});
+        let why = "did not answer within 3 s";
+        assert_eq!(measured.alone[0].error.as_deref(), Some(why));
+        assert!(measured.alone[1].bytes > 0);
+        assert_eq!(measure(&[late()], &options, &tree, &|_| {}).failed.as_deref(), Some(why));
     }
 
     #[test]
@@ -461,7 +513,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_reported() {
         let dir = tempfile::tempdir().expect("a directory");
-        let roots = [Some(RawReplica::Directory(dir.path().to_owned()))];
+        let roots = [opened(dir.path())];
         let step = Duration::from_millis(50);
         let tree = SystemRoot::at(Path::new("/"));
         let why = |file| {

@@ -4,13 +4,15 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::loopback::own_address;
+use crate::machine::attempts;
 use crate::nfs_server::NfsServer;
 use crate::room::Room;
 
 /// A volume `exports.toml` of two servers of one tree, which has the file `d/large` of 24 MiB.
 struct Exports {
     room: Room,
-    _servers: [NfsServer; 2],
+    servers: [NfsServer; 2],
 }
 
 impl Exports {
@@ -27,7 +29,7 @@ impl Exports {
             volume.push_str(&format!("[[replica]]\n{}", server.replica_keys()));
         }
         fs::write(room.path("exports.toml"), volume).unwrap();
-        Self { room, _servers: servers }
+        Self { room, servers }
     }
 
     /// The report of a command.
@@ -63,6 +65,7 @@ fn bench_reads_exports_directly_and_through_fanfs() {
         (&"d/large".into(), &false.into()),
         "{report}"
     );
+    assert_eq!(report["replicas"].as_array().unwrap().len(), 2);
     for replica in report["replicas"].as_array().unwrap() {
         assert_eq!(replica["raw_reads"], "NFS", "{replica}");
         assert!(replica["path"].as_str().unwrap().starts_with("nfs://"), "{replica}");
@@ -74,6 +77,61 @@ fn bench_reads_exports_directly_and_through_fanfs() {
     }
     let is_read = |row: &Value| row["mib_per_second"]["median"].as_f64().is_some_and(|it| it > 0.0);
     assert!(rows.iter().all(is_read), "{report}");
+}
+
+#[test]
+fn a_hung_or_absent_server_costs_its_own_rows_only() {
+    attempts(|| {
+        let exports = Exports::new();
+        // Nothing listens there.
+        let absent = own_address();
+        let port = absent.port();
+        let mut volume = fs::read_to_string(exports.room.path("exports.toml")).unwrap();
+        volume.push_str(&format!(
+            "[[replica]]\naddress = \"nfs://{absent}/\"\nmount_port = {port}\n"
+        ));
+        fs::write(exports.room.path("exports.toml"), volume).unwrap();
+        exports.servers[1].hang(true);
+        let report = exports.report(&[
+            "bench",
+            "exports.toml",
+            "--json",
+            "--deadline",
+            "5s",
+            "--seconds",
+            "1",
+            "--rounds",
+            "1",
+            "--block",
+            "64KiB",
+            "--random-block",
+            "4KiB",
+            "--readers",
+            "2",
+        ]);
+        assert_eq!(report["failed"], true, "{report}");
+        let why = |i: usize| report["replicas"][i]["failure"].as_str().unwrap_or("").to_owned();
+        assert_eq!(why(0), "", "{report}");
+        assert!(why(1).contains("answer") && why(2).contains("refused"), "{report}");
+        let rows = report["rows"].as_array().unwrap();
+        let is_read = |row: &Value| row["mib_per_second"]["median"].as_f64() > Some(0.0);
+        assert!(rows.iter().any(|row| row["kind"] == "fanfs" && is_read(row)), "{report}");
+
+        let report = exports.report(&[
+            "doctor",
+            "exports.toml",
+            "--measure",
+            "--seconds",
+            "1",
+            "--deadline",
+            "5s",
+            "--json",
+        ]);
+        let measured = &report["facts"]["measured"];
+        let bytes = |i: usize| measured["alone"][i]["bytes"].as_u64();
+        assert_eq!((measured["failed"].as_str(), bytes(1), bytes(2)), (None, Some(0), Some(0)));
+        assert!(bytes(0) > Some(0), "{measured}");
+    });
 }
 
 #[test]
@@ -91,6 +149,7 @@ fn doctor_measures_exports() {
     ]);
     let measured = &report["facts"]["measured"];
     assert_eq!((&measured["file"], &measured["failed"]), (&"d/large".into(), &Value::Null));
+    assert_eq!(measured["alone"].as_array().unwrap().len(), 2);
     for replica in measured["alone"].as_array().unwrap() {
         assert_eq!((&replica["error"], &replica["silent"]), (&Value::Null, &false.into()));
         assert!(replica["bytes"].as_u64().unwrap() > 0, "{measured}");

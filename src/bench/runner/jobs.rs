@@ -90,14 +90,6 @@ impl BenchRunner<'_> {
             made.map_err(|error| BenchError::Usage(write_error(directory, error).to_string()))?;
         }
         if self.settings.fio_dir.is_some() || self.settings.run_fio {
-            let mut replicas = self.config.replicas.iter();
-            if let Some(export) = replicas.find(|replica| replica.location.export().is_some()) {
-                return Err(BenchError::Usage(format!(
-                    "replica {} is {}: fio reads mounts only; run bench without --fio and \
-                     --run-fio",
-                    export.name, export.location
-                )));
-            }
             // A name may contain characters that fio cannot take.
             for step in steps {
                 let rendered = fio::render_job(&self.fio_job(0, step, false));

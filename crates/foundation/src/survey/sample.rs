@@ -55,12 +55,14 @@ pub enum SampleObject {
 
 /// A tree that is searched. Its paths are relative to its root.
 pub trait SampleTree: Send + 'static {
-    /// Calls `each` with the names in a directory until it says `Break`. False if the directory
-    /// cannot be listed.
-    fn list(&self, directory: &Path, each: &mut dyn FnMut(&OsStr) -> ControlFlow<()>) -> bool;
-
-    /// The object itself, symbolic links included. `None` if the caller may not know, or it is gone.
-    fn look_at(&self, path: &Path) -> Option<SampleObject>;
+    /// Calls `each` with the names in a directory and their objects until it says `Break`. An object
+    /// is `None` if the caller may not see it, or it is gone. False if the directory cannot be
+    /// listed.
+    fn list(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&OsStr, Option<SampleObject>) -> ControlFlow<()>,
+    ) -> bool;
 
     /// Whether the caller may read the file.
     fn can_open(&self, file: &Path) -> bool;
@@ -110,10 +112,9 @@ fn walk(tree: &impl SampleTree, time: Duration, found: &Mutex<SampleSearch>) {
     let mut directories = VecDeque::from([PathBuf::new()]);
     let mut is_over = false;
     while let Some(directory) = directories.pop_front().filter(|_| !is_over) {
-        let mut look = |name: &OsStr| {
+        let mut look = |name: &OsStr, object: Option<SampleObject>| {
             let best = {
                 let mut found = found.lock().expect("no panic");
-                found.is_root_listable = true;
                 if found.entries == MAX_ENTRIES || Instant::now() > until {
                     is_over = true;
                     return ControlFlow::Break(());
@@ -122,7 +123,7 @@ fn walk(tree: &impl SampleTree, time: Duration, found: &Mutex<SampleSearch>) {
                 found.best.as_ref().map(SampleFile::rank)
             };
             let path = directory.join(name);
-            match tree.look_at(&path) {
+            match object {
                 Some(SampleObject::Directory) => directories.push_back(path),
                 Some(SampleObject::File { size, blocks }) => {
                     let sample = SampleFile::new(path, size, blocks);
@@ -147,21 +148,25 @@ fn walk(tree: &impl SampleTree, time: Duration, found: &Mutex<SampleSearch>) {
 struct DirectoryTree(PathBuf);
 
 impl SampleTree for DirectoryTree {
-    fn list(&self, directory: &Path, each: &mut dyn FnMut(&OsStr) -> ControlFlow<()>) -> bool {
+    fn list(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&OsStr, Option<SampleObject>) -> ControlFlow<()>,
+    ) -> bool {
         let Ok(listing) = std::fs::read_dir(self.0.join(directory)) else { return false };
-        let _ = listing.flatten().try_for_each(|entry| each(&entry.file_name()));
+        let _ = listing.flatten().try_for_each(|entry| {
+            // The object itself, symbolic links included.
+            let stat = entry.metadata().ok();
+            let object = stat.map(|stat| match stat.file_type() {
+                kind if kind.is_dir() => SampleObject::Directory,
+                kind if kind.is_file() => {
+                    SampleObject::File { size: stat.len(), blocks: stat.blocks() }
+                }
+                _ => SampleObject::Other,
+            });
+            each(&entry.file_name(), object)
+        });
         true
-    }
-
-    fn look_at(&self, path: &Path) -> Option<SampleObject> {
-        let stat = std::fs::symlink_metadata(self.0.join(path)).ok()?;
-        Some(match stat.file_type() {
-            kind if kind.is_dir() => SampleObject::Directory,
-            kind if kind.is_file() => {
-                SampleObject::File { size: stat.len(), blocks: stat.blocks() }
-            }
-            _ => SampleObject::Other,
-        })
     }
 
     fn can_open(&self, file: &Path) -> bool {
