@@ -121,7 +121,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("simulate", &["read", "replicas", "placement", "scheduler", "config", "volume", "telemetry"]),
     ("doctor", &["raw_replica", "config", "survey", "mount_table", "timeout", "volume", "format"]),
     ("verify", &["backend", "config", "volume"]),
-    ("raw_replica", &["daemon", "backend", "config", "survey"]),
+    ("raw_replica", &["daemon", "backend", "config", "survey", "timeout"]),
     ("scheduler", &["replicas", "volume"]),
     ("buffer", &["sync", "capabilities", "memory_headroom"]),
     (
