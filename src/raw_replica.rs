@@ -215,7 +215,8 @@ impl RawFile {
 fn io_error(error: BackendError) -> io::Error {
     match error {
         BackendError::Os(Errno::TIMEDOUT) => {
-            io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")
+            let what = "the server did not answer in time, or the connection was lost";
+            io::Error::new(io::ErrorKind::TimedOut, what)
         }
         BackendError::Os(errno) => errno.into(),
         other => io::Error::other(other),
@@ -238,7 +239,7 @@ impl SampleTree for ExportTree {
         let Ok(entries) = self.0.entries(&directory) else { return false };
         for batch in entries.chunks(BATCH) {
             let names: Vec<_> = batch.iter().map(|entry| entry.name.clone()).collect();
-            let Ok(attrs) = self.0.stat_entries(&directory, &names) else { continue };
+            let Ok(attrs) = self.0.stat_entries(&directory, &names) else { return false };
             let mut seen = names.iter().zip(attrs);
             let flow = seen.try_for_each(|(name, attr)| {
                 each(

@@ -153,11 +153,14 @@ pub(super) fn find_largest_file(
     least: u64,
     deadline: Duration,
 ) -> Result<PathBuf, BenchError> {
+    let mut partial = None;
     for replica in replicas.iter().filter_map(|(_, replica)| replica.as_ref().ok()) {
         let found = replica.find_sample(WALK_TIMEOUT, deadline);
         if !found.is_root_listable {
             continue;
         }
+        // Its server may answer some calls only.
+        let is_partial = replica.is_export() && found.best.is_none();
         let seen = match found.best {
             Some(best) if best.size >= least => return Ok(best.path),
             Some(SampleFile { path, size, .. }) => {
@@ -169,13 +172,20 @@ pub(super) fn find_largest_file(
             }
             None => "there is no regular file".to_owned(),
         };
-        return Err(BenchError::Usage(format!(
+        let error = BenchError::Usage(format!(
             "bench needs a regular file of at least {:.0} MiB; in {} (entries examined: {}) \
              {seen}; name a file with --file, or create one with --make",
             to_mib(least),
             replica,
             found.entries
-        )));
+        ));
+        if !is_partial {
+            return Err(error);
+        }
+        partial.get_or_insert(error);
+    }
+    if let Some(error) = partial {
+        return Err(error);
     }
     let why = config.replicas.iter().zip(replicas.iter()).filter_map(|(replica, (_, opened))| {
         opened.as_ref().err().map(|why| format!("; {}: {why}", replica.name))

@@ -75,10 +75,11 @@ pub(super) fn measure(
         return failed(why.map_or("no replica answers".to_owned(), UnopenedReplica::to_string));
     };
     say("looking for a test file");
-    let found = match &options.file {
-        Some(file) => regular_file(first, file),
-        None => find_file(first),
+    let search = |replica: &RawReplica| match &options.file {
+        Some(file) => regular_file(replica, file),
+        None => find_file(replica),
     };
+    let found = opened().filter_map(|replica| replica.as_ref().ok()).find_map(search);
     let Some(TestFile { path: file, size }) = found else {
         let what = options.file.as_ref().map_or_else(
             || format!("no file found in {first}"),

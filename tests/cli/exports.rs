@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::loopback::own_address;
 use crate::machine::attempts;
-use crate::nfs_server::NfsServer;
+use crate::nfs_server::{BadReads, NfsServer};
 use crate::room::Room;
 
 /// A volume `exports.toml` of two servers of one tree, which has the file `d/large` of 24 MiB.
@@ -20,7 +20,10 @@ impl Exports {
         let room = Room::new();
         let root = room.path("served");
         fs::create_dir_all(root.join("d")).unwrap();
-        fs::write(root.join("small"), "x").unwrap();
+        // More than are looked at in one go.
+        for i in 0..150 {
+            fs::write(root.join(format!("d/small{i}")), "x").unwrap();
+        }
         let data: Vec<u8> = (0..3_u64 << 20).flat_map(u64::to_le_bytes).collect();
         fs::write(root.join("d/large"), data).unwrap();
         let servers = [(); 2].map(|()| NfsServer::new(&root));
@@ -135,33 +138,78 @@ fn a_hung_or_absent_server_costs_its_own_rows_only() {
 }
 
 #[test]
+fn a_server_that_reads_nothing_is_asked_once() {
+    attempts(|| {
+        let exports = Exports::new();
+        let volume = fs::read_to_string(exports.room.path("exports.toml")).unwrap();
+        let limits =
+            "[read]\nattempt_deadline = \"1s\"\ndeadline = \"1s\"\ndeadline_all = \"3s\"\n";
+        fs::write(exports.room.path("exports.toml"), format!("{volume}{limits}")).unwrap();
+        exports.servers[1].set_bad_reads(BadReads { hung_from: 0, ..BadReads::NONE });
+        let report = exports.report(&[
+            "bench",
+            "exports.toml",
+            "--json",
+            "--deadline",
+            "1min",
+            "--seconds",
+            "1",
+            "--rounds",
+            "1",
+            "--block",
+            "64KiB",
+            "--random-block",
+            "4KiB",
+            "--readers",
+            "2",
+        ]);
+        let failures = report["rows"].as_array().unwrap().iter().flat_map(|row| {
+            let failures = row["failures"].as_array().unwrap();
+            failures.iter().map(|failure| failure.to_string()).collect::<Vec<_>>()
+        });
+        let failures: Vec<String> = failures.collect();
+        let count = |what: &str| failures.iter().filter(|failure| failure.contains(what)).count();
+        assert_eq!(count("did not answer in time"), 1, "{failures:?}");
+        assert!(count("earlier pass") > 1, "{failures:?}");
+    });
+}
+
+#[test]
 fn doctor_measures_exports() {
-    let exports = Exports::new();
-    let report = exports.report(&[
-        "doctor",
-        "exports.toml",
-        "--measure",
-        "--seconds",
-        "1",
-        "--deadline",
-        "1min",
-        "--json",
-    ]);
-    let measured = &report["facts"]["measured"];
-    assert_eq!((&measured["file"], &measured["failed"]), (&"d/large".into(), &Value::Null));
-    assert_eq!(measured["alone"].as_array().unwrap().len(), 2);
-    for replica in measured["alone"].as_array().unwrap() {
-        assert_eq!((&replica["error"], &replica["silent"]), (&Value::Null, &false.into()));
-        assert!(replica["bytes"].as_u64().unwrap() > 0, "{measured}");
-    }
+    attempts(|| {
+        let exports = Exports::new();
+        let report = exports.report(&[
+            "doctor",
+            "exports.toml",
+            "--measure",
+            "--seconds",
+            "1",
+            "--deadline",
+            "1min",
+            "--json",
+        ]);
+        let measured = &report["facts"]["measured"];
+        assert_eq!((&measured["file"], &measured["failed"]), (&"d/large".into(), &Value::Null));
+        assert_eq!(measured["alone"].as_array().unwrap().len(), 2);
+        for replica in measured["alone"].as_array().unwrap() {
+            assert_eq!((&replica["error"], &replica["silent"]), (&Value::Null, &false.into()));
+            assert!(replica["bytes"].as_u64().unwrap() > 0, "{measured}");
+        }
+    });
 }
 
 #[test]
 fn fio_cannot_read_exports() {
     let exports = Exports::new();
-    let args = ["bench", "exports.toml", "--fio", "jobs", "--readers", "2", "--block", "64KiB"];
-    let output = exports.room.fanfs(&args).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("fio reads mounts only"), "{said}");
+    // No replica is asked first.
+    exports.servers.iter().for_each(|server| server.hang(true));
+    for how in [&["--fio", "jobs"][..], &["--run-fio"]] {
+        let args = [&["bench", "exports.toml", "--deadline", "10min"], how].concat();
+        let output = exports.room.fanfs(&args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let is_missing = how == ["--run-fio"] && said.contains("which is not in $PATH");
+        assert!(said.contains("fio reads mounts only") || is_missing, "{said}");
+    }
+    assert!(!exports.room.path("jobs").exists());
 }

@@ -115,6 +115,8 @@ fn walk(tree: &impl SampleTree, time: Duration, found: &Mutex<SampleSearch>) {
         let mut look = |name: &OsStr, object: Option<SampleObject>| {
             let best = {
                 let mut found = found.lock().expect("no panic");
+                // Here too: a later entry may hang.
+                found.is_root_listable = true;
                 if found.entries == MAX_ENTRIES || Instant::now() > until {
                     is_over = true;
                     return ControlFlow::Break(());
