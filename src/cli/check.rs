@@ -10,7 +10,7 @@ use super::{CommandResult, print_result, printable, to_json};
 use crate::config::Config;
 use crate::daemon::passthrough_findings;
 use crate::format::format_bytes;
-use crate::survey::{DEFAULT_LIMIT, Finding, Observation, ProbeResult, Severity, Survey, survey};
+use crate::survey::{DEFAULT_LIMIT, Finding, Observation, Severity, Survey, survey};
 use crate::volume::VolumeMode;
 use serde::Serialize;
 
@@ -134,13 +134,7 @@ impl CheckedReplica {
             name: sight.spec.name.clone(),
             path: sight.spec.location.to_string(),
             node: node.to_owned(),
-            state: match sight.probe_result {
-                ProbeResult::Directory(_) => "ok",
-                ProbeResult::Absent => "absent",
-                ProbeResult::NotADirectory => "not-a-directory",
-                ProbeResult::Failed(_) => "failed",
-                ProbeResult::TimedOut => "silent",
-            },
+            state: sight.probe_result.state(),
             fs_type: match sight.spec.location.export() {
                 Some(_) => Some("nfs".to_owned()),
                 None => mount.map(|mount| mount.fs_type.clone()),

@@ -35,9 +35,21 @@ impl Exports {
         Self { room, servers }
     }
 
+    /// The report of a short bench.
+    fn bench(&self, deadline: &str) -> Value {
+        let loads = ["--block", "64KiB", "--random-block", "4KiB", "--readers", "2"];
+        self.report(&[&["bench", "--rounds", "1", "--deadline", deadline], &loads[..]].concat())
+    }
+
+    /// The report of doctor, which measures for a short time.
+    fn measure(&self, deadline: &str) -> Value {
+        self.report(&["doctor", "--measure", "--deadline", deadline])
+    }
+
     /// The report of a command.
     fn report(&self, args: &[&str]) -> Value {
-        let mut command = self.room.fanfs(args);
+        let args = [args, &["exports.toml", "--seconds", "1", "--json"]].concat();
+        let mut command = self.room.fanfs(&args);
         let output = command.env("TMPDIR", self.room.path("mnt")).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
@@ -46,23 +58,7 @@ impl Exports {
 #[test]
 fn bench_reads_exports_directly_and_through_fanfs() {
     let exports = Exports::new();
-    let report = exports.report(&[
-        "bench",
-        "exports.toml",
-        "--json",
-        "--deadline",
-        "1min",
-        "--seconds",
-        "1",
-        "--rounds",
-        "1",
-        "--block",
-        "64KiB",
-        "--random-block",
-        "4KiB",
-        "--readers",
-        "2",
-    ]);
+    let report = exports.bench("1min");
     assert_eq!(
         (&report["file"], &report["failed"]),
         (&"d/large".into(), &false.into()),
@@ -95,23 +91,7 @@ fn a_hung_or_absent_server_costs_its_own_rows_only() {
         ));
         fs::write(exports.room.path("exports.toml"), volume).unwrap();
         exports.servers[1].hang(true);
-        let report = exports.report(&[
-            "bench",
-            "exports.toml",
-            "--json",
-            "--deadline",
-            "5s",
-            "--seconds",
-            "1",
-            "--rounds",
-            "1",
-            "--block",
-            "64KiB",
-            "--random-block",
-            "4KiB",
-            "--readers",
-            "2",
-        ]);
+        let report = exports.bench("5s");
         assert_eq!(report["failed"], true, "{report}");
         let why = |i: usize| report["replicas"][i]["failure"].as_str().unwrap_or("").to_owned();
         assert_eq!(why(0), "", "{report}");
@@ -120,16 +100,7 @@ fn a_hung_or_absent_server_costs_its_own_rows_only() {
         let is_read = |row: &Value| row["mib_per_second"]["median"].as_f64() > Some(0.0);
         assert!(rows.iter().any(|row| row["kind"] == "fanfs" && is_read(row)), "{report}");
 
-        let report = exports.report(&[
-            "doctor",
-            "exports.toml",
-            "--measure",
-            "--seconds",
-            "1",
-            "--deadline",
-            "5s",
-            "--json",
-        ]);
+        let report = exports.measure("5s");
         let measured = &report["facts"]["measured"];
         let bytes = |i: usize| measured["alone"][i]["bytes"].as_u64();
         assert_eq!((measured["failed"].as_str(), bytes(1), bytes(2)), (None, Some(0), Some(0)));
@@ -146,23 +117,7 @@ fn a_server_that_reads_nothing_is_asked_once() {
             "[read]\nattempt_deadline = \"1s\"\ndeadline = \"1s\"\ndeadline_all = \"3s\"\n";
         fs::write(exports.room.path("exports.toml"), format!("{volume}{limits}")).unwrap();
         exports.servers[1].set_bad_reads(BadReads { hung_from: 0, ..BadReads::NONE });
-        let report = exports.report(&[
-            "bench",
-            "exports.toml",
-            "--json",
-            "--deadline",
-            "1min",
-            "--seconds",
-            "1",
-            "--rounds",
-            "1",
-            "--block",
-            "64KiB",
-            "--random-block",
-            "4KiB",
-            "--readers",
-            "2",
-        ]);
+        let report = exports.bench("1min");
         let failures = report["rows"].as_array().unwrap().iter().flat_map(|row| {
             let failures = row["failures"].as_array().unwrap();
             failures.iter().map(|failure| failure.to_string()).collect::<Vec<_>>()
@@ -178,16 +133,7 @@ fn a_server_that_reads_nothing_is_asked_once() {
 fn doctor_measures_exports() {
     attempts(|| {
         let exports = Exports::new();
-        let report = exports.report(&[
-            "doctor",
-            "exports.toml",
-            "--measure",
-            "--seconds",
-            "1",
-            "--deadline",
-            "1min",
-            "--json",
-        ]);
+        let report = exports.measure("1min");
         let measured = &report["facts"]["measured"];
         assert_eq!((&measured["file"], &measured["failed"]), (&"d/large".into(), &Value::Null));
         assert_eq!(measured["alone"].as_array().unwrap().len(), 2);

@@ -43,6 +43,19 @@ pub enum ProbeResult {
     TimedOut,
 }
 
+impl ProbeResult {
+    /// The state of the replica, as the JSON of `check` and `doctor` names it.
+    pub fn state(&self) -> &'static str {
+        match self {
+            Self::Directory(_) => "ok",
+            Self::Absent => "absent",
+            Self::NotADirectory => "not-a-directory",
+            Self::Failed(_) => "failed",
+            Self::TimedOut => "silent",
+        }
+    }
+}
+
 /// A replica's root directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootInfo {
