@@ -34,7 +34,7 @@ use crate::backend::{
 };
 use crate::buffer::Budget;
 use crate::read::OpenFile;
-use crate::replicas::metadata_client::{RunAs, SingleCall};
+use crate::replicas::metadata_client::{ChangeClass, RunAs, SingleCall};
 use crate::replicas::request_deadline::{Deadlines, RequestDeadline};
 use crate::replicas::task;
 use crate::sync::{LockRank, RankedMutex};
@@ -334,6 +334,7 @@ impl Locks {
         let turn = Mutex::new(turn);
         let once = SingleCall {
             replica,
+            class: ChangeClass::Long,
             lane: Lane::Metadata,
             deadline: RequestDeadline::new(Instant::now(), deadlines),
             run_as: RunAs::Only(file.credentials.clone()),
@@ -441,6 +442,7 @@ impl Locks {
         };
         let once = SingleCall {
             replica,
+            class: ChangeClass::Long,
             lane: Lane::Metadata,
             deadline: RequestDeadline::new(Instant::now(), self.tables.policy.deadlines),
             run_as: RunAs::DAEMON,

@@ -20,7 +20,9 @@ use super::renames::RenameTracker;
 use super::tables::{InodeRef, Tables};
 use crate::backend::{Backend, Credentials, Lane, ObjectRef};
 use crate::read::OpenFile;
-use crate::replicas::metadata_client::{CallTarget, MetadataClient, RunAs, SingleCall};
+use crate::replicas::metadata_client::{
+    CallTarget, ChangeClass, MetadataClient, RunAs, SingleCall,
+};
 use crate::replicas::request_deadline::RequestDeadline;
 use crate::replicas::{Replicas, task};
 use crate::volume::VolumeMode;
@@ -175,7 +177,8 @@ impl ReplicaCalls {
         }
     }
 
-    /// A call on the write replica only, with these credentials.
+    /// A call on the write replica only, with these credentials. In the lane of bulk data it counts
+    /// as long.
     pub(super) fn single_call(
         &self,
         write: WritePolicy,
@@ -184,6 +187,10 @@ impl ReplicaCalls {
     ) -> SingleCall {
         SingleCall {
             replica: write.replica,
+            class: match lane {
+                Lane::Metadata => ChangeClass::Quick,
+                Lane::Read => ChangeClass::Long,
+            },
             lane,
             deadline: RequestDeadline::new(Instant::now(), write.deadlines),
             run_as: RunAs::Only(credentials.clone()),

@@ -23,6 +23,7 @@ use super::payload_budget::OnFull;
 use super::pending_writes::PendingWrites;
 use super::unsettled::UnsettledChanges;
 use crate::backend::{BackendError, BackendFile, Credentials, SyncMode};
+use crate::replicas::metadata_client::ChangeClass;
 use crate::sync::{LockRank, RankedMutex};
 use crate::volume::ByteRange;
 
@@ -226,6 +227,15 @@ impl MutationGuard {
         match self.is_cancelled() {
             true => Err(BackendError::Late),
             false => Ok(alone),
+        }
+    }
+
+    /// The class of a change that is otherwise of `class`: if an earlier daemon may be changing the
+    /// file, the change waits for that.
+    pub(super) fn class(&self, class: ChangeClass) -> ChangeClass {
+        match self.gate.unsettled.is_blocked(self.gate.ino) {
+            true => ChangeClass::Long,
+            false => class,
         }
     }
 

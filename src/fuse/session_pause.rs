@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use super::device_fd::{open_dev_null, redirect_fd, request_resend, seqpacket_pair};
 use super::notifier::KernelNotifier;
+use crate::backend::WRITE_THREAD_PREFIX;
 
 /// Pauses the threads of a session.
 pub(super) struct SessionPauser {
@@ -201,7 +202,8 @@ fn session_threads() -> io::Result<Vec<i32>> {
     for entry in fs::read_dir("/proc/self/task")? {
         let entry = entry?;
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        if name.starts_with("fuser-")
+        // A thread that makes a change has another name meanwhile.
+        if name.strip_prefix(WRITE_THREAD_PREFIX).unwrap_or(&name).starts_with("fuser-")
             && let Some(thread) = entry.file_name().to_str().and_then(|id| id.parse().ok())
         {
             threads.push(thread);

@@ -43,7 +43,7 @@ use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 use call_future::{AnswerSlot, CallFuture};
-use call_latency::{CallLatency, CloseLatency};
+use call_latency::{CallLatency, ChangeLatency, CloseLatency};
 use fallback::TimedFallback;
 use lookup_timeouts::LookupTimeouts;
 use pending_changes::{PendingChange, PendingChanges};
@@ -51,7 +51,7 @@ use pending_changes::{PendingChange, PendingChanges};
 use call_attempt::CallAttempt;
 pub use call_latency::PinnedLatencies;
 pub use fallback::{EarlyAnswer, Fallback};
-pub use run_as::{RunAs, SingleCall};
+pub use run_as::{ChangeClass, RunAs, SingleCall};
 use target::CallOptions;
 pub use target::CallTarget;
 
@@ -72,6 +72,8 @@ pub struct MetadataClient {
     replicas: Arc<Replicas>,
     /// The latencies of all calls.
     latency: CallLatency,
+    /// The latencies of changes.
+    change_latency: ChangeLatency,
     /// The latencies of closes by session threads.
     close_latency: CloseLatency,
     /// The latencies of the calls under each affinity rule.
@@ -187,6 +189,7 @@ impl MetadataClient {
         let client = Arc::new(Self {
             policy,
             latency: latency(),
+            change_latency: ChangeLatency::new(replicas.len()),
             close_latency: CloseLatency::new(replicas.len()),
             pinned_latency: (0..affinity_rules).map(|_| latency()).collect(),
             counters,
@@ -275,10 +278,10 @@ impl MetadataClient {
         once: SingleCall,
         op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
     ) -> Result<T> {
-        let SingleCall { replica, lane, deadline, run_as } = once;
+        let SingleCall { replica, class, lane, deadline, run_as } = once;
         let op = Arc::new(move |_, backend: &dyn Backend| op(backend));
         let options = CallOptions {
-            is_mutation: true,
+            change: Some(class),
             pin: None,
             path_key: PathKey::default(),
             is_known_to_exist: false,
@@ -349,7 +352,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         Arc::new(Self {
             client: Arc::clone(client),
             op: Mutex::new(Some(op)),
-            pending_change: options.is_mutation.then(|| client.pending_changes.add_queued()),
+            pending_change: options.is_mutation().then(|| client.pending_changes.add_queued()),
             options,
             replicas,
             requesting_thread: RequestingThread::current(),
@@ -388,7 +391,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         caller.latency.record(replica, took);
         let answer = match answer {
             Err(error)
-                if !(error.is_definite() || self.options.is_mutation && error.is_refusal()) =>
+                if !(error.is_definite() || self.options.is_mutation() && error.is_refusal()) =>
             {
                 if error.is_replica_fault() {
                     counters.record_error();
@@ -427,7 +430,8 @@ impl<T: Send + 'static> MetadataCall<T> {
     /// it. This replica may have another version of the directory, or have lost the file.
     fn should_confirm_negative(&self, replica: ReplicaId, error: BackendError) -> bool {
         use rustix::io::Errno as E;
-        let is_shared = self.client.policy.mode == VolumeMode::Shared && !self.options.is_mutation;
+        let is_shared =
+            self.client.policy.mode == VolumeMode::Shared && !self.options.is_mutation();
         let may_differ = match error {
             BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP) => self.options.is_known_to_exist,
             // A server that has withdrawn its export refuses every call.

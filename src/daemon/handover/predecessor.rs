@@ -226,8 +226,9 @@ impl PausedSession<'_> {
             // counters.
             let busy = self.session.busy_threads()?;
             let changing = self.core.fs.has_changes_in_flight();
-            // A thread in an inline call makes no change. Another replica may have answered
-            // that call: then no reply is owed, however long the thread hangs.
+            // A change in an inline call counts above, until its caller was answered. Another
+            // replica may have answered a query: then no reply is owed, however long the thread
+            // hangs.
             let inside = self.core.replicas.inline_permits().in_use();
             if busy <= inside && !changing && self.core.is_idle() {
                 return Ok(DrainOutcome::Idle);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Mutations;
-use super::write::ChangeLock;
+use super::write::{ChangeLock, FileChange};
 use crate::backend::{
     Backend, BackendFile, FileMutation, Lane, ObjectRef, RequestContext, TreeMutation,
 };
@@ -17,7 +17,7 @@ use crate::fs::handle_id::HandleId;
 use crate::fs::handles::FileHandle;
 use crate::fs::locks::LockOwner;
 use crate::fs::policy::WritePolicy;
-use crate::replicas::metadata_client::RunAs;
+use crate::replicas::metadata_client::{ChangeClass, RunAs};
 use crate::volume::ReplicaId;
 
 impl Mutations {
@@ -25,7 +25,8 @@ impl Mutations {
     pub async fn fsync(&self, handle: HandleId, data_only: bool) -> FsResult<()> {
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
         if file.writer.is_some() {
-            return self.sync_or_flush(handle, FileMutation::Fsync { data_only }).await;
+            let sync = FileMutation::Fsync { data_only };
+            return self.sync_or_flush(handle, ChangeClass::Long, sync).await;
         }
         if let Ok(write) = self.tables.write_policy() {
             return self.fsync_on_write_replica(file, write, data_only).await;
@@ -100,7 +101,7 @@ impl Mutations {
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
         file.is_closing.store(true, Ordering::Relaxed);
         // Flushes data first, as NFS does: the next owner of the lock must see the data.
-        let answer = self.sync_or_flush(handle, FileMutation::Flush).await;
+        let answer = self.sync_or_flush(handle, ChangeClass::Flush, FileMutation::Flush).await;
         self.locks.release_locks(file.ino, owner).await;
         answer
     }
@@ -110,6 +111,7 @@ impl Mutations {
     async fn sync_or_flush(
         &self,
         handle: HandleId,
+        class: ChangeClass,
         mutation: FileMutation<'static>,
     ) -> FsResult<()> {
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
@@ -118,6 +120,7 @@ impl Mutations {
             return Err(errno);
         }
         let sync = move |file: &dyn BackendFile, _: &dyn Backend| file.mutate(&mutation).map(drop);
-        self.change_file(handle, ChangeLock::Shared, None, sync).await
+        let wanted = FileChange { handle, class, lock: ChangeLock::Shared, caller: None };
+        self.change_file(wanted, sync).await
     }
 }

@@ -2,10 +2,11 @@
 
 use super::Mutations;
 use super::set_id::SetIdPolicy;
-use super::write::ChangeLock;
+use super::write::{ChangeLock, FileChange};
 use crate::backend::{Backend, BackendFile, FileMutation, RequestContext};
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
+use crate::replicas::metadata_client::ChangeClass;
 use crate::volume::ByteRange;
 
 /// A copy from one open file to another.
@@ -48,7 +49,7 @@ impl Mutations {
             let mutation = FileMutation::Fallocate { mode, offset: range.start, len: range.len() };
             set_id.apply_change(file, || file.mutate(&mutation)).map(drop)
         };
-        self.change_file(handle, ChangeLock::Exclusive { is_resent }, None, allocate).await
+        self.change_file(FileChange::range_op(handle, is_resent), allocate).await
     }
 
     /// copy_file_range(2) between open files; returns the number of bytes.
@@ -71,6 +72,13 @@ impl Mutations {
             };
             set_id.apply_change(file, || source.mutate(&mutation))
         };
-        self.change_file(request.target, ChangeLock::Exclusive { is_resent }, None, copy).await
+        self.change_file(FileChange::range_op(request.target, is_resent), copy).await
+    }
+}
+
+impl FileChange {
+    fn range_op(handle: HandleId, is_resent: bool) -> Self {
+        let lock = ChangeLock::Exclusive { is_resent };
+        Self { handle, class: ChangeClass::Long, lock, caller: None }
     }
 }

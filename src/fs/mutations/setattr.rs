@@ -118,7 +118,8 @@ impl Mutations {
         let object = self.tables.inode_at(ino, path).target_on(write.replica);
         let is_before_write = request.is_before_write() && self.tables.is_open_for_write(ino);
         let set = set_attr_op(object, attributes, Arc::clone(&guard), is_before_write);
-        let once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
+        let mut once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
+        once.class = guard.class(once.class);
         let answer = self.calls.client.call_once(once, set).await;
         guard.finish(&answer);
         drop(guard);
@@ -219,7 +220,8 @@ impl Mutations {
             }
             file.attr()
         };
-        let once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
+        let mut once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
+        once.class = guard.class(once.class);
         let answer = self.calls.client.call_once(once, set).await;
         guard.finish(&answer);
         self.finish_setattr(ino, attributes, answer)

@@ -7,13 +7,16 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::Mutations;
-use crate::backend::{Backend, BackendError, BackendFile, FileMutation, Lane, RequestContext};
+use crate::backend::{
+    Backend, BackendError, BackendFile, FileMutation, Lane, RequestContext, SyncMode,
+};
 use crate::fs::cache_mode::CacheMode;
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
 use crate::fs::handles::FileHandle;
 use crate::fs::payload_budget::{OnFull, Payload};
 use crate::fs::write_gate::PendingWrite;
+use crate::replicas::metadata_client::ChangeClass;
 use crate::telemetry::counters::increment;
 use crate::volume::ByteRange;
 
@@ -72,22 +75,30 @@ pub(super) enum ChangeLock {
     },
 }
 
+/// How to make a change of an open file.
+pub(super) struct FileChange {
+    pub(super) handle: HandleId,
+    pub(super) class: ChangeClass,
+    pub(super) lock: ChangeLock,
+    /// The caller, if the change needs its credentials: it may be another user than the handle's.
+    pub(super) caller: Option<RequestContext>,
+}
+
 /// Notes of a handle's changes per lag, at most.
 const RECORDS_PER_LAG: u32 = 4;
 
 impl Mutations {
-    /// Makes a change of an open file through `handle`, which must have a writer. It is carried out
-    /// once, with the credentials of `caller` if that is another user than the handle's.
+    /// Makes a change of an open file through a handle, which must have a writer. It is carried out
+    /// once.
     pub(super) async fn change_file<T: Send + 'static>(
         &self,
-        handle: HandleId,
-        lock: ChangeLock,
-        caller: Option<RequestContext>,
+        wanted: FileChange,
         change: impl Fn(&dyn BackendFile, &dyn Backend) -> crate::backend::Result<T>
         + Send
         + Sync
         + 'static,
     ) -> FsResult<T> {
+        let FileChange { handle, class, lock, caller } = wanted;
         let write = self.tables.write_policy()?;
         let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
         let writer = file.writer.as_ref().ok_or(Errno::BADF)?;
@@ -107,7 +118,12 @@ impl Mutations {
         let other = caller.filter(|caller| !writer.credentials.is_same_user_as(caller));
         let credentials =
             other.map_or_else(|| writer.credentials.clone(), |caller| caller.credentials());
-        let once = self.calls.single_call(write, Lane::Read, &credentials);
+        let mut once = self.calls.single_call(write, Lane::Read, &credentials);
+        once.class = match writer.sync {
+            SyncMode::No => guard.class(class),
+            // Each of its changes waits for storage.
+            _ => ChangeClass::Long,
+        };
         let change = {
             let guard = Arc::clone(&guard);
             let target = Arc::clone(&writer.file);
@@ -189,7 +205,8 @@ impl Mutations {
             }
         };
         let lock = ChangeLock::Exclusive { is_resent };
-        let answer = self.change_file(handle, lock, caller, write).await;
+        let wanted = FileChange { handle, class: ChangeClass::Quick, lock, caller };
+        let answer = self.change_file(wanted, write).await;
         drop(data.lock().take());
         match answer {
             Ok(bytes) => {

@@ -21,7 +21,7 @@ use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::{AttrOwner, OpenFileCheck, ReplicaPath, Tables};
 use crate::fs::write_gate::Writer;
 use crate::read::OpenFile;
-use crate::replicas::metadata_client::{Fallback, RunAs, SingleCall};
+use crate::replicas::metadata_client::{ChangeClass, Fallback, RunAs, SingleCall};
 use crate::replicas::request_deadline::RequestDeadline;
 use crate::volume::ReplicaId;
 
@@ -286,6 +286,7 @@ impl Namespace {
     ) -> FsResult<InodeAttr> {
         let once = SingleCall {
             replica: self.tables.write_policy()?.replica,
+            class: ChangeClass::Quick,
             lane: Lane::Metadata,
             deadline: RequestDeadline::new(since, self.tables.policy.deadlines),
             run_as: RunAs::Only(writer.credentials.clone()),

@@ -104,7 +104,8 @@ impl OpenFiles {
         };
         let guard = guard.ok_or(Errno::IO)?;
         self.tables.record_inode_change(ino);
-        let once = self.calls.single_call(write, Lane::Metadata, &credentials);
+        let mut once = self.calls.single_call(write, Lane::Metadata, &credentials);
+        once.class = guard.class(once.class);
         let expected = self.tables.inodes.lock().known_object(ino);
         let options = WriteOpenOptions { expected, ..options };
         let open = {

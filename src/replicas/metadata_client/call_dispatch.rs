@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::fallback::early_since;
 use super::{MetadataCall, MetadataClient};
 use crate::backend::{
-    Backend, BackendError, DroppedFile, JobOptions, OngoingChange, PathKey, Result, in_change,
+    Backend, BackendError, DroppedFile, InlineChange, JobOptions, OngoingChange, PathKey, Result,
+    in_change,
 };
 use crate::replicas::task;
 use crate::sync::before_io;
@@ -55,13 +56,21 @@ impl<T: Send + 'static> MetadataCall<T> {
     /// Makes the call on the calling thread if that is a session thread and the replica is quick.
     /// Otherwise queues it on the replica's pool.
     pub(super) fn dispatch(self: &Arc<Self>, replica: ReplicaId, asked: Instant) -> Result<()> {
-        if self.options.may_be_inline() && self.client.latency.is_quick(replica) {
+        if self.is_quick_on(replica) {
             let call = Arc::clone(self);
             if task::defer(move || call.run_inline(replica, asked)).is_ok() {
                 return Ok(());
             }
         }
         self.submit(replica, asked)
+    }
+
+    /// Whether the replica is likely to answer so soon that a session thread may make the call.
+    fn is_quick_on(&self, replica: ReplicaId) -> bool {
+        match self.options.change {
+            Some(class) => self.client.change_latency.is_quick(replica, class),
+            None => !self.options.is_long && self.client.latency.is_quick(replica),
+        }
     }
 
     /// Queues the call on the replica's pool.
@@ -75,7 +84,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         let call = Arc::clone(self);
         let options = JobOptions {
             path_key: self.options.path_key,
-            is_mutation: self.options.is_mutation,
+            is_mutation: self.options.is_mutation(),
             is_probe: false,
             is_abandoned: Some(Box::new(move || call.is_over())),
         };
@@ -96,16 +105,22 @@ impl<T: Send + 'static> MetadataCall<T> {
         let permits = replicas.inline_permits().try_acquire();
         let permits = permits.and_then(|all| {
             let own = replicas[replica].try_inline_permit(&path_key)?;
-            Some([all, own])
+            let change = match self.options.is_mutation() {
+                true => Some(InlineChange::enter()?),
+                false => None,
+            };
+            Some((all, own, change))
         });
         let is_inside = permits.is_some();
-        if let Some([_all, own]) = permits {
+        if let Some((_all, own, _change)) = permits {
             let call = |backend: &dyn Backend| answer = self.ask(replica, backend);
             replicas[replica].run_inline(&own, path_key, call);
         }
         match answer {
-            // A session thread is interrupted for a handover: make the call on the pool instead.
-            Some(Err(BackendError::Os(rustix::io::Errno::INTR))) => {}
+            // A session thread is interrupted for a handover: make the call on the pool instead. A
+            // change is not interrupted; the replica itself gave this answer.
+            Some(Err(BackendError::Os(rustix::io::Errno::INTR))) if !self.options.is_mutation() => {
+            }
             Some(answer) => {
                 let early = early_since(&self.state.lock().fallback);
                 let at = early.unwrap_or_else(Instant::now);
@@ -125,15 +140,15 @@ impl<T: Send + 'static> MetadataCall<T> {
 
     /// Makes the call; `None` if its answer is no longer wanted.
     fn ask(self: &Arc<Self>, replica: ReplicaId, backend: &dyn Backend) -> Option<Result<T>> {
-        let pinned = self.options.pin.map(|pin| (pin, Instant::now()));
         let op = self.op.lock().clone()?;
         if self.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
             // The kernel will send this change to the next daemon.
             return None;
         }
         before_io("a call on a replica");
+        let begun = Instant::now();
         let ask = || self.options.run_as.run(|| op(replica, backend));
-        let answer = match self.options.is_mutation {
+        let answer = match self.options.is_mutation() {
             true => in_change(Arc::<Self>::clone(self), ask),
             false => ask(),
         };
@@ -141,10 +156,13 @@ impl<T: Send + 'static> MetadataCall<T> {
         if let Some(change) = &self.pending_change {
             change.finish_on_replica();
         }
-        if let Some((pin, begun)) = pinned {
-            // Without the wait for a thread: otherwise replicas that serve most calls would seem
-            // slower than idle ones.
+        // Without the wait for a thread: otherwise replicas that serve most calls would seem slower
+        // than idle ones.
+        if let Some(pin) = self.options.pin {
             self.client.pinned_latency[pin.rule].record(replica, begun.elapsed());
+        }
+        if let Some(class) = self.options.change {
+            self.client.change_latency.record(replica, class, begun.elapsed());
         }
         Some(answer)
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::ChangeClass;
 use crate::replicas::lateness::{LatenessHistogram, MAX_LATE_FACTOR};
 use crate::replicas::metadata_order::{self, REMEASURE_EVERY};
 use crate::volume::{ReplicaId, ReplicaMap};
@@ -99,34 +100,81 @@ impl CallLatency {
     }
 }
 
-/// The smoothed times of closes by session threads, microseconds; 0 if unknown. A close can take
-/// longer than other calls: over NFSv4 it asks the server, and the last one of a removed file frees
-/// its blocks.
+/// The smoothed times of one kind of call on each replica, microseconds; 0 if unknown.
+struct SmoothedLatency(ReplicaMap<AtomicU64>);
+
+impl SmoothedLatency {
+    fn new(replicas: usize) -> Self {
+        Self(ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)))
+    }
+
+    fn us(&self, replica: ReplicaId) -> u64 {
+        self.0[replica].load(Ordering::Relaxed)
+    }
+
+    /// A lost update loses only one sample.
+    fn record(&self, replica: ReplicaId, time: Duration) {
+        let mean = metadata_order::smoothed_latency(self.us(replica), time.as_micros() as u64);
+        self.0[replica].store(mean, Ordering::Relaxed);
+    }
+}
+
+/// The times of changes inside their replica, by class. A replica may answer queries from its cache
+/// and ask its server about each change.
+pub(super) struct ChangeLatency {
+    quick: SmoothedLatency,
+    flush: SmoothedLatency,
+}
+
+impl ChangeLatency {
+    pub(super) fn new(replicas: usize) -> Self {
+        Self { quick: SmoothedLatency::new(replicas), flush: SmoothedLatency::new(replicas) }
+    }
+
+    fn of(&self, class: ChangeClass) -> Option<&SmoothedLatency> {
+        match class {
+            ChangeClass::Quick => Some(&self.quick),
+            ChangeClass::Flush => Some(&self.flush),
+            ChangeClass::Long => None,
+        }
+    }
+
+    /// Whether a session thread may make a change of this class itself.
+    pub(super) fn is_quick(&self, replica: ReplicaId, class: ChangeClass) -> bool {
+        self.of(class).is_some_and(|times| (1..=MAX_INLINE_US).contains(&times.us(replica)))
+    }
+
+    pub(super) fn record(&self, replica: ReplicaId, class: ChangeClass, time: Duration) {
+        if let Some(times) = self.of(class) {
+            times.record(replica, time);
+        }
+    }
+}
+
+/// The times of closes by session threads. A close can take longer than other calls: over NFSv4 it
+/// asks the server, and the last one of a removed file frees its blocks.
 pub(super) struct CloseLatency {
-    smoothed_us: ReplicaMap<AtomicU64>,
+    smoothed: SmoothedLatency,
     /// The closes that session threads left to each replica's own threads.
     left: ReplicaMap<AtomicU64>,
 }
 
 impl CloseLatency {
     pub(super) fn new(replicas: usize) -> Self {
-        let zeros = || ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0));
-        Self { smoothed_us: zeros(), left: zeros() }
+        let left = ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0));
+        Self { smoothed: SmoothedLatency::new(replicas), left }
     }
 
     /// Whether a session thread may make the next close. Now and then it may also make a slow one,
     /// to measure it again.
     pub(super) fn is_quick(&self, replica: ReplicaId) -> bool {
-        self.smoothed_us[replica].load(Ordering::Relaxed) <= MAX_INLINE_US
+        self.smoothed.us(replica) <= MAX_INLINE_US
             || self.left[replica].fetch_add(1, Ordering::Relaxed) % REMEASURE_EVERY
                 == REMEASURE_EVERY - 1
     }
 
     pub(super) fn record(&self, replica: ReplicaId, time: Duration) {
-        let smoothed = &self.smoothed_us[replica];
-        let mean = smoothed.load(Ordering::Relaxed);
-        let mean = metadata_order::smoothed_latency(mean, time.as_micros() as u64);
-        smoothed.store(mean, Ordering::Relaxed);
+        self.smoothed.record(replica, time);
     }
 }
 

@@ -45,11 +45,26 @@ impl RunAs {
     }
 }
 
+/// How long a change usually takes. This decides which threads may make it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeClass {
+    /// About as long as a lookup. A session thread may make it if the replica makes such changes
+    /// quickly.
+    Quick,
+    /// The same, for a flush of written data: a replica may make all other changes more quickly.
+    Flush,
+    /// It may wait for storage, for a lock, or for an earlier daemon. Only the replica's own threads
+    /// make it.
+    Long,
+}
+
 /// The parameters of a call that changes something.
 #[derive(Clone, Debug)]
 pub struct SingleCall {
     /// The replica to ask.
     pub replica: ReplicaId,
+    /// How long it usually takes.
+    pub class: ChangeClass,
     /// The lane of the job.
     pub lane: Lane,
     /// Its time limit.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::RunAs;
+use super::{ChangeClass, RunAs};
 use crate::backend::{Lane, PathKey};
 use crate::placement::affinity::Pin;
 use crate::replicas::request_deadline::RequestDeadline;
@@ -104,8 +104,8 @@ impl CallTarget {
 /// The properties of a call.
 #[derive(Clone, Debug)]
 pub(super) struct CallOptions {
-    /// Whether it may change something.
-    pub(super) is_mutation: bool,
+    /// Present if it may change something.
+    pub(super) change: Option<ChangeClass>,
     pub(super) pin: Option<Pin>,
     pub(super) path_key: PathKey,
     /// See [`CallTarget::is_known_to_exist`].
@@ -118,15 +118,15 @@ pub(super) struct CallOptions {
 }
 
 impl CallOptions {
-    /// Whether a session thread may make the call.
-    pub(super) fn may_be_inline(&self) -> bool {
-        !self.is_mutation && !self.is_long
+    /// Whether it may change something.
+    pub(super) fn is_mutation(&self) -> bool {
+        self.change.is_some()
     }
 
     /// The options of a call about `target` that changes nothing.
     pub(super) fn query(target: CallTarget, run_as: RunAs, deadline: RequestDeadline) -> Self {
         Self {
-            is_mutation: false,
+            change: None,
             pin: target.pin,
             path_key: target.path_key,
             is_known_to_exist: target.is_known_to_exist,
