@@ -220,6 +220,47 @@ fn a_change_on_a_hung_replica_times_out_and_never_starts() {
     assert!(made <= asked && asked < names.len(), "{made} made, {asked} asked for");
 }
 
+/// The threads that are inside a change although they are not a replica's.
+fn session_threads_in_changes() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    // A thread that has ended meanwhile has no name.
+    let is_in_change = |task: &std::path::PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("w:fuser-"))
+    };
+    let ids = tasks.filter(is_in_change).map(|task| task.file_name().unwrap().to_owned());
+    ids.map(|id| id.into_string().unwrap()).collect()
+}
+
+/// A session thread makes changes of a quick replica. The next daemon must see that it may still be
+/// inside one.
+#[test]
+fn a_quick_change_that_hangs_holds_a_session_thread_that_says_so() {
+    attempts(|| {
+        let rig = rig(LESS_IMPATIENT);
+        for i in 0..20 {
+            insist(|| fs::create_dir(rig.at(format!("d{i}"))));
+        }
+        rig.expect_quiet();
+        rig.scripts[1]
+            .add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Mutation, Fault::Hang) });
+        let begun = session_threads_in_changes();
+        assert_eq!(errno(fs::create_dir(rig.at("late"))), Some(Errno::TIMEDOUT));
+        let mut held = session_threads_in_changes();
+        held.retain(|thread| !begun.contains(thread));
+        assert!(!held.is_empty(), "no session thread is inside the change");
+        assert_eq!(insist(|| fs::read(rig.at("old"))).len(), 3 * MIB, "reads go on");
+        insist(|| fs::create_dir(rig.at("next")));
+        rig.scripts[1].heal();
+        rig.eventually("the late call has ended", |status| status.replicas[1].hung_threads == 0);
+        let until = Instant::now() + PATIENCE;
+        while session_threads_in_changes().iter().any(|thread| held.contains(thread)) {
+            assert!(Instant::now() < until, "a thread kept the name");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        rig.expect_quiet();
+    });
+}
+
 #[test]
 fn lost_writes_are_reported_by_write_or_fsync() {
     attempts(|| {
