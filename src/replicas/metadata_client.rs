@@ -18,6 +18,7 @@ mod call_attempt;
 mod call_dispatch;
 mod call_future;
 mod call_latency;
+mod call_load;
 mod fallback;
 mod lookup_timeouts;
 mod order;
@@ -44,11 +45,12 @@ use crate::telemetry::counters::increment;
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 use call_future::{AnswerSlot, CallFuture};
 use call_latency::{CallLatency, ChangeLatency, CloseLatency};
+use call_load::CallLoad;
 use fallback::TimedFallback;
 use lookup_timeouts::LookupTimeouts;
 use pending_changes::{PendingChange, PendingChanges};
 
-use call_attempt::CallAttempt;
+use call_attempt::{CallAttempt, UnansweredAttempt};
 pub use call_latency::PinnedLatencies;
 pub use fallback::{EarlyAnswer, Fallback};
 pub use run_as::{ChangeClass, RunAs, SingleCall};
@@ -72,6 +74,8 @@ pub struct MetadataClient {
     replicas: Arc<Replicas>,
     /// The latencies of all calls.
     latency: CallLatency,
+    /// The calls in flight.
+    load: Arc<CallLoad>,
     /// The latencies of changes.
     change_latency: ChangeLatency,
     /// The latencies of closes by session threads.
@@ -158,7 +162,7 @@ impl Drop for WaitingCall {
 struct CallState<T> {
     /// Replicas not asked yet; the next one is last.
     untried: ReplicaOrder,
-    unanswered: SmallVec<[CallAttempt; 1]>,
+    unanswered: SmallVec<[UnansweredAttempt; 1]>,
     deadline: RequestDeadline,
     error: Option<BackendError>,
     /// The replica whose negative answer another one must confirm.
@@ -171,9 +175,20 @@ struct CallState<T> {
 }
 
 impl<T> CallState<T> {
+    /// Whether a replica got an attempt of this call while no other call was in flight to it.
+    fn was_alone(&self, replica: ReplicaId) -> bool {
+        let attempt = self.unanswered.iter().find(|silent| silent.attempt.replica == replica);
+        attempt.is_some_and(|silent| silent.in_flight.was_alone)
+    }
+
+    /// The attempts that have not been answered.
+    fn attempts(&self) -> SmallVec<[CallAttempt; 1]> {
+        self.unanswered.iter().map(|silent| silent.attempt).collect()
+    }
+
     /// Whether one of these replicas was asked and has not answered.
     fn is_any_asked(&self, replicas: ReplicaSet) -> bool {
-        self.unanswered.iter().any(|attempt| replicas.contains(attempt.replica))
+        self.unanswered.iter().any(|silent| replicas.contains(silent.attempt.replica))
     }
 }
 
@@ -189,6 +204,7 @@ impl MetadataClient {
         let client = Arc::new(Self {
             policy,
             latency: latency(),
+            load: CallLoad::new(replicas.len()),
             change_latency: ChangeLatency::new(replicas.len()),
             close_latency: CloseLatency::new(replicas.len()),
             pinned_latency: (0..affinity_rules).map(|_| latency()).collect(),
@@ -370,7 +386,10 @@ impl<T: Send + 'static> MetadataCall<T> {
                     return;
                 }
                 let Some(replica) = state.untried.pop() else { return };
-                state.unanswered.push(CallAttempt { replica, sent_at: asked, ticket: None });
+                state.unanswered.push(UnansweredAttempt {
+                    attempt: CallAttempt { replica, sent_at: asked, ticket: None },
+                    in_flight: self.client.load.enter(replica),
+                });
                 state.hedge_at = asked + self.client.hedge_delay(replica);
                 replica
             };
@@ -389,6 +408,9 @@ impl<T: Send + 'static> MetadataCall<T> {
         let caller = &self.client;
         let counters = &caller.replicas[replica].counters;
         caller.latency.record(replica, took);
+        if self.state.lock().was_alone(replica) {
+            caller.latency.record_alone(replica, took);
+        }
         let answer = match answer {
             Err(error)
                 if !(error.is_definite() || self.options.is_mutation() && error.is_refusal()) =>
@@ -454,7 +476,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             return false;
         }
         state.untried.retain(|next| others.contains(*next));
-        state.unanswered.retain(|silent| silent.replica != replica);
+        state.unanswered.retain(|silent| silent.attempt.replica != replica);
         state.error = Some(error);
         state.negative_from = Some(replica);
         true
@@ -466,7 +488,8 @@ impl<T: Send + 'static> MetadataCall<T> {
         {
             let mut state = self.state.lock();
             // The oldest attempt: the replica may have been asked again since.
-            let asked = state.unanswered.iter().position(|silent| silent.replica == replica);
+            let asked =
+                state.unanswered.iter().position(|silent| silent.attempt.replica == replica);
             asked.map(|asked| state.unanswered.remove(asked));
             let is_first = state.error.is_none() || matches!(error, BackendError::Os(_));
             if is_first && state.negative_from.is_none() {
@@ -512,7 +535,9 @@ impl<T: Send + 'static> MetadataCall<T> {
         // may ask whether this call is over.
         drop(op);
         if by.is_some() {
-            for CallAttempt { replica, sent_at: asked, .. } in silent {
+            for CallAttempt { replica, sent_at: asked, .. } in
+                silent.iter().map(|silent| silent.attempt)
+            {
                 if Some(replica) == by {
                     continue;
                 }

@@ -2,11 +2,16 @@
 //!
 //! Calls about one path go to one replica. So two calls about it go through the same mount and its
 //! cache, and an open finds the entries that the lookup cached. Paths are spread over the
-//! replicas, even those of one directory. A replica that takes more than [`SLOW_FACTOR`] times as
-//! long as the quickest is asked only in three cases: the others fail, one call in
-//! [`REMEASURE_EVERY`] measures it again, or it has not been asked for [`STALE_AFTER`]. Calls in a
-//! pinned subtree go to its replicas, even if these are slow. A few calls go elsewhere, to show
-//! whether the pinning is worthwhile.
+//! replicas, even those of one directory. If calls wait for one replica while others are idle, the
+//! next ones go elsewhere: no replica gets more than [`MAX_SHARE`] of an equal share of the calls in
+//! flight. (Mirrokni, Thorup, Zadimoghaddam: "Consistent Hashing with Bounded Loads", 2018.)
+//!
+//! A replica that takes more than [`SLOW_FACTOR`] times as long as the quickest is asked only in
+//! three cases: the others fail, one call in [`REMEASURE_EVERY`] measures it again, or it has not
+//! been asked for [`STALE_AFTER`]. If its calls wait for each other, that may be the reason. So it
+//! may take twice as long then, but not for a call that was alone. Calls in a pinned subtree go to
+//! its replicas, even if these are slow. A few calls go elsewhere, to show whether the pinning is
+//! worthwhile.
 
 use std::time::Duration;
 
@@ -39,6 +44,17 @@ const RESET_FACTOR: u64 = 2;
 /// Below this many microseconds no replica counts as slower than another.
 const NEGLIGIBLE_US: u64 = 500;
 
+/// A replica's share of the calls in flight is at most this part of an equal share, rounded up.
+/// With 1, calls would leave their paths' replicas twice as often and gain 4 % (simulated).
+const MAX_SHARE: (usize, usize) = (5, 4);
+
+/// A replica that takes less time than this, microseconds, keeps the calls about its paths: another
+/// mount may not have in its cache what it has.
+const MIN_SPREAD_US: u64 = 100;
+
+/// One call in flight, as a part of a smoothed load.
+pub const LOAD_UNIT: u64 = 8;
+
 /// A pinning is reported if another replica takes less than this share of the time, and at least
 /// [`MIN_GAIN_US`] less: a smaller difference is noise.
 const MAX_FASTER_SHARE: f64 = 0.8;
@@ -49,6 +65,12 @@ const MIN_GAIN_US: u64 = 50;
 pub struct OrderParams<'a> {
     /// Smoothed time of a call on a replica, microseconds; 0 for unknown.
     pub latency_us: &'a dyn Fn(ReplicaId) -> u64,
+    /// The same of calls that were sent while no other was in flight.
+    pub unloaded_us: &'a dyn Fn(ReplicaId) -> u64,
+    /// The calls in flight to a replica.
+    pub in_flight: &'a dyn Fn(ReplicaId) -> usize,
+    /// The smoothed number of them ([`smoothed_load`]).
+    pub usual_load: &'a dyn Fn(ReplicaId) -> u64,
     /// How long a replica has not been asked. Few calls need it.
     pub idle_time: &'a dyn Fn(ReplicaId) -> Duration,
     /// All replicas.
@@ -78,6 +100,36 @@ pub fn smoothed_latency(mean: u64, sample: u64) -> u64 {
     (mean * 7 + sample).div_ceil(8)
 }
 
+impl OrderParams<'_> {
+    /// Tells which replicas are slow beside the quickest of `set`.
+    fn is_slow_among(&self, set: ReplicaSet) -> impl Fn(ReplicaId) -> bool {
+        let bound = |times: &dyn Fn(ReplicaId) -> u64| {
+            set.iter().map(times).filter(|time| *time > 0).min().unwrap_or(0) * SLOW_FACTOR
+        };
+        let (usual, unloaded) = (bound(self.latency_us), bound(self.unloaded_us));
+        move |id| {
+            let load = (self.usual_load)(id).clamp(LOAD_UNIT, 2 * LOAD_UNIT);
+            (self.latency_us)(id) > (usual * load / LOAD_UNIT).max(NEGLIGIBLE_US)
+                || (self.unloaded_us)(id) > unloaded.max(NEGLIGIBLE_US)
+        }
+    }
+}
+
+/// The smoothed number of calls in flight, in parts of [`LOAD_UNIT`], once `in_flight` are.
+pub fn smoothed_load(mean: u64, in_flight: usize) -> u64 {
+    (mean * 7 + in_flight as u64 * LOAD_UNIT) / 8
+}
+
+/// Moves the first replica that has few enough calls in flight to the front.
+fn move_idle_to_front(order: &mut ReplicaOrder, in_flight: &dyn Fn(ReplicaId) -> usize) {
+    let all = 1 + order.iter().map(|id| in_flight(*id)).sum::<usize>();
+    let (share, of) = MAX_SHARE;
+    let most = (all * share).div_ceil(order.len().max(1) * of);
+    if let Some(at) = order.iter().position(|id| in_flight(*id) < most) {
+        order[..=at].rotate_right(1);
+    }
+}
+
 /// All replicas in the order in which to ask them.
 pub fn replica_order(choice: &OrderParams<'_>) -> ReplicaOrder {
     let OrderParams { latency_us, pinned, all, .. } = *choice;
@@ -91,10 +143,9 @@ pub fn replica_order(choice: &OrderParams<'_>) -> ReplicaOrder {
         (false, true) if usable.minus(pinned).is_empty() => at_home,
         (false, true) => usable.minus(pinned),
     };
-    let known = first.iter().map(latency_us).filter(|time| *time > 0);
-    let bound = (known.min().unwrap_or(0) * SLOW_FACTOR).max(NEGLIGIBLE_US);
+    let is_slow = choice.is_slow_among(first);
     let (mut quick, slow): (ReplicaOrder, ReplicaOrder) =
-        first.iter().partition(|id| remeasure || latency_us(*id) <= bound);
+        first.iter().partition(|id| remeasure || !is_slow(*id));
     if !quick.is_empty() {
         // Remeasuring takes turns; otherwise the path decides.
         let place = if remeasure {
@@ -104,10 +155,12 @@ pub fn replica_order(choice: &OrderParams<'_>) -> ReplicaOrder {
         };
         let turn = (place % quick.len() as u64) as usize;
         quick.rotate_left(turn);
+        if !remeasure && latency_us(quick[0]) >= MIN_SPREAD_US {
+            move_idle_to_front(&mut quick, choice.in_flight);
+        }
     }
     quick.extend(slow);
-    let is_stale =
-        |id: &ReplicaId| latency_us(*id) > bound && (choice.idle_time)(*id) >= STALE_AFTER;
+    let is_stale = |id: &ReplicaId| is_slow(*id) && (choice.idle_time)(*id) >= STALE_AFTER;
     if choice.call_number % PROBE_EVERY == PROBE_EVERY - 1
         && !remeasure
         && let Some(at) = quick.iter().position(is_stale)
@@ -170,6 +223,9 @@ mod tests {
         OrderParams {
             latency_us,
             idle_time,
+            unloaded_us: &|_| 0,
+            in_flight: &|_| 0,
+            usual_load: &|_| LOAD_UNIT,
             all,
             usable: none,
             suspects: none,
@@ -210,6 +266,54 @@ mod tests {
             asked[first(&[600, 900, 5000], &[0, 1, 2], &[], path, 0)] += 1;
         }
         assert!(asked[0] > 100 && asked[1] > 100 && asked[2] == 0, "{asked:?}");
+    }
+
+    #[test]
+    fn calls_leave_a_busy_replica_for_an_idle_one() {
+        let chosen = |time: u64, in_flight: [usize; 3]| {
+            let (latency_us, in_flight) = (|_| time, |id: ReplicaId| in_flight[id.index()]);
+            let times: ReplicaMap<u64> = [time; 3].into_iter().collect();
+            let choice = OrderParams {
+                usable: set(&[0, 1, 2]),
+                in_flight: &in_flight,
+                ..choice(times.all(), &latency_us, &|_| Duration::ZERO)
+            };
+            let order = replica_order(&choice);
+            assert_eq!(order.len(), 3, "each replica comes once: {order:?}");
+            order[0].index()
+        };
+        let home = chosen(300, [0; 3]);
+        let other = (home + 1) % 3;
+        let busy = |own: usize, others: usize| {
+            let mut in_flight = [others; 3];
+            in_flight[home] = own;
+            in_flight
+        };
+        assert_eq!(chosen(300, busy(1, 0)), other);
+        assert_eq!(chosen(300, busy(3, 2)), home, "the others are about as busy");
+        assert_eq!(chosen(300, busy(4, 2)), other);
+        assert_eq!(chosen(MIN_SPREAD_US - 1, busy(4, 0)), home, "it answers from its cache");
+    }
+
+    #[test]
+    fn a_loaded_replica_may_take_longer_but_not_for_a_lone_call() {
+        let chosen = |unloaded: [u64; 2], load: u64| {
+            let times: ReplicaMap<u64> = [1000, 3000].into_iter().collect();
+            let (latency_us, unloaded_us) = (|id| times[id], |id: ReplicaId| unloaded[id.index()]);
+            let choice = OrderParams {
+                usable: set(&[0, 1]),
+                unloaded_us: &unloaded_us,
+                usual_load: &|_| load,
+                ..choice(times.all(), &latency_us, &|_| Duration::ZERO)
+            };
+            let first = (0..32)
+                .map(|path_hash| replica_order(&OrderParams { path_hash, ..choice })[0].index());
+            first.sum::<usize>()
+        };
+        assert_eq!(chosen([0, 0], LOAD_UNIT), 0, "it is slow");
+        assert!(chosen([0, 0], 2 * LOAD_UNIT) > 8, "its calls may wait for each other");
+        assert!(chosen([900, 1700], 4 * LOAD_UNIT) > 8);
+        assert_eq!(chosen([900, 1900], 4 * LOAD_UNIT), 0, "a lone call takes long too");
     }
 
     #[test]

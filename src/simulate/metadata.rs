@@ -7,7 +7,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use crate::replicas::metadata_order::{OrderParams, replica_order, smoothed_latency};
+use crate::replicas::metadata_order::{
+    LOAD_UNIT, OrderParams, replica_order, smoothed_latency, smoothed_load,
+};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// The calls to simulate.
@@ -63,6 +65,7 @@ pub fn simulate_metadata(calls: &MetadataWorkload) -> MetadataOutcome {
 struct WorkerCall {
     worker: usize,
     asked_at: u64,
+    is_alone: bool,
 }
 
 /// A call that a replica's thread is running. Calls end in the order of these fields.
@@ -84,6 +87,11 @@ struct MetadataSimulation<'w> {
     smoothed_us: ReplicaMap<u64>,
     /// When each replica was last asked or last answered, microseconds since the start.
     active_at: ReplicaMap<u64>,
+    /// The smoothed mean duration of calls that were alone, microseconds.
+    unloaded_us: ReplicaMap<u64>,
+    in_flight: ReplicaMap<usize>,
+    /// As [`smoothed_load`]'s result.
+    usual_load: ReplicaMap<u64>,
     busy_threads: Vec<usize>,
     waiting: Vec<VecDeque<WorkerCall>>,
     answered: Vec<u64>,
@@ -100,6 +108,9 @@ impl<'w> MetadataSimulation<'w> {
             sequence: 0,
             smoothed_us: ReplicaMap::from_fn(replicas, |_| 0),
             active_at: ReplicaMap::from_fn(replicas, |_| 0),
+            unloaded_us: ReplicaMap::from_fn(replicas, |_| 0),
+            in_flight: ReplicaMap::from_fn(replicas, |_| 0),
+            usual_load: ReplicaMap::from_fn(replicas, |_| LOAD_UNIT),
             busy_threads: vec![0; replicas],
             waiting: vec![VecDeque::new(); replicas],
             answered: vec![0; replicas],
@@ -112,6 +123,9 @@ impl<'w> MetadataSimulation<'w> {
         let choice = OrderParams {
             latency_us: &|id| self.smoothed_us[id],
             idle_time: &|id| Duration::from_micros(self.now - self.active_at[id]),
+            unloaded_us: &|id| self.unloaded_us[id],
+            in_flight: &|id| self.in_flight[id],
+            usual_load: &|id| self.usual_load[id],
             all: self.smoothed_us.all(),
             usable: self.smoothed_us.all(),
             suspects: ReplicaSet::EMPTY,
@@ -122,8 +136,11 @@ impl<'w> MetadataSimulation<'w> {
         };
         self.asked += 1;
         let replica = replica_order(&choice).first().map_or(0, |id| id.index());
-        self.active_at[ReplicaId::new(replica)] = self.now;
-        let call = WorkerCall { worker, asked_at: self.now };
+        let id = ReplicaId::new(replica);
+        self.active_at[id] = self.now;
+        self.in_flight[id] += 1;
+        self.usual_load[id] = smoothed_load(self.usual_load[id], self.in_flight[id]);
+        let call = WorkerCall { worker, asked_at: self.now, is_alone: self.in_flight[id] == 1 };
         if self.busy_threads[replica] < self.workload.threads_per_replica {
             self.busy_threads[replica] += 1;
             self.run_call(replica, call);
@@ -146,11 +163,56 @@ impl<'w> MetadataSimulation<'w> {
         self.answered[replica] += 1;
         let id = ReplicaId::new(replica);
         self.active_at[id] = end;
+        self.in_flight[id] -= 1;
+        if call.is_alone {
+            self.unloaded_us[id] = smoothed_latency(self.unloaded_us[id], end - call.asked_at);
+        }
         self.smoothed_us[id] = smoothed_latency(self.smoothed_us[id], end - call.asked_at);
         match self.waiting[replica].pop_front() {
             Some(next) => self.run_call(replica, next),
             None => self.busy_threads[replica] -= 1,
         }
         Some(call.worker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The part of the replicas' capacity that workers use, and each replica's part of the calls.
+    fn used(call_times_us: &[u64], threads: usize, workers: usize) -> (f64, Vec<f64>) {
+        let capacity: f64 =
+            call_times_us.iter().map(|time| threads as f64 * 1e6 / *time as f64).sum();
+        let workload = MetadataWorkload {
+            call_times_us: call_times_us.to_vec(),
+            threads_per_replica: threads,
+            workers,
+            calls: 20_000,
+            directories: 1009,
+            pinned: ReplicaSet::EMPTY,
+        };
+        let outcome = simulate_metadata(&workload);
+        let parts = outcome.calls_by_replica.iter().map(|calls| *calls as f64 / 20_000.0);
+        (outcome.calls_per_second / capacity, parts.collect())
+    }
+
+    #[test]
+    fn workers_keep_all_replicas_busy() {
+        for (replicas, workers) in [(3, 8), (3, 16), (2, 4), (6, 16)] {
+            let (part, _) = used(&vec![300; replicas], 1, workers);
+            assert!(part > 0.9, "{workers} workers, {replicas} replicas: {part:.2}");
+        }
+        // The quick ones of these have six sevenths of the capacity.
+        let (part, _) = used(&[300, 300, 900], 1, 16);
+        assert!(part > 0.85, "{part:.3}");
+    }
+
+    #[test]
+    fn a_slow_replica_that_serves_many_at_a_time_is_avoided() {
+        for slow in [2500, 10_000] {
+            let (_, parts) = used(&[1000, 1000, slow], 8, 8);
+            assert!(parts[2] < 0.03, "{slow}: {parts:?}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::call_load::InFlightCall;
 use crate::backend::Ticket;
 use crate::replicas::Replicas;
 use crate::volume::ReplicaId;
@@ -13,6 +14,12 @@ pub(super) struct CallAttempt {
     pub(super) sent_at: Instant,
     /// The job on the replica's pool, once it is queued.
     pub(super) ticket: Option<Ticket>,
+}
+
+/// The same, counted as a call in flight.
+pub(super) struct UnansweredAttempt {
+    pub(super) attempt: CallAttempt,
+    pub(super) in_flight: InFlightCall,
 }
 
 impl CallAttempt {

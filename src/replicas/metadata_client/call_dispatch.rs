@@ -90,7 +90,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         };
         let ticket = self.client.replicas[replica].submit_with(self.options.lane, options, job)?;
         let mut state = self.state.lock();
-        let mut silent = state.unanswered.iter_mut().rev();
+        let mut silent = state.unanswered.iter_mut().rev().map(|silent| &mut silent.attempt);
         if let Some(silent) = silent.find(|silent| silent.replica == replica) {
             silent.ticket = Some(ticket);
         }

@@ -26,6 +26,8 @@ pub(super) struct CallLatency {
     /// When each was last asked or answered, microseconds from `start`.
     last_used: ReplicaMap<AtomicU64>,
     smoothed_us: ReplicaMap<AtomicU64>,
+    /// The same of calls that were alone.
+    unloaded: SmoothedLatency,
     /// When each last answered, microseconds from `start`.
     last_answer: ReplicaMap<AtomicU64>,
     lateness: ReplicaMap<Mutex<LatenessHistogram>>,
@@ -38,6 +40,7 @@ impl CallLatency {
             start: Instant::now(),
             last_used: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
             smoothed_us: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
+            unloaded: SmoothedLatency::new(replicas),
             last_answer: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
             lateness: ReplicaMap::from_fn(replicas, |_| Mutex::default()),
         }
@@ -45,6 +48,10 @@ impl CallLatency {
 
     pub(super) fn latency_us(&self, replica: ReplicaId) -> u64 {
         self.smoothed_us[replica].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn unloaded_us(&self, replica: ReplicaId) -> u64 {
+        self.unloaded.us(replica)
     }
 
     /// Whether a session thread may make a call itself: the replica answers so soon that a thread
@@ -81,6 +88,11 @@ impl CallLatency {
             return least;
         }
         usual.mul_f64(self.lateness[replica].lock().late_factor()).max(least)
+    }
+
+    /// Records a call that no other one of this daemon can have delayed.
+    pub(super) fn record_alone(&self, replica: ReplicaId, time: Duration) {
+        self.unloaded.record(replica, time);
     }
 
     pub(super) fn record(&self, replica: ReplicaId, time: Duration) {

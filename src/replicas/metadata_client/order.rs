@@ -37,6 +37,9 @@ impl MetadataClient {
         let order = metadata_order::replica_order(&OrderParams {
             latency_us: &|replica| times.latency_us(replica),
             idle_time: &|replica| times.idle_time(replica),
+            unloaded_us: &|replica| times.unloaded_us(replica),
+            in_flight: &|replica| self.load.in_flight(replica),
+            usual_load: &|replica| self.load.usual(replica),
             all: self.replicas.all(),
             usable,
             suspects: availability.suspects,

@@ -12,7 +12,7 @@ impl<T: Send + 'static> MetadataCall<T> {
     /// Whether the call has passed its deadline.
     fn check_deadline(&self, now: Instant) -> DeadlineVerdict {
         let silent = match &*self.state.lock() {
-            state if state.deadline.is_due(now) => state.unanswered.clone(),
+            state if state.deadline.is_due(now) => state.attempts(),
             _ => return DeadlineVerdict::Wait,
         };
         // Without the lock: a pool asks calls whether they are over.
@@ -58,7 +58,7 @@ impl<T: Send + 'static> MetadataCall<T> {
                 // Otherwise the next one is about to be asked.
                 return state.untried.is_empty();
             }
-            state.unanswered.clone()
+            state.attempts()
         };
         if !self.options.is_long {
             return true;
@@ -78,7 +78,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             if state.untried.is_empty() {
                 return false;
             }
-            state.unanswered.last().copied()
+            state.unanswered.last().map(|silent| silent.attempt)
         };
         last.is_none_or(|last| self.client.can_hedge(last.replica, last.sent_at, now))
     }
@@ -89,7 +89,8 @@ impl<T: Send + 'static> MetadataCall<T> {
             return;
         }
         let mut state = self.state.lock();
-        let asked: Vec<_> = state.unanswered.iter().rev().map(|silent| silent.replica).collect();
+        let asked: Vec<_> =
+            state.unanswered.iter().rev().map(|silent| silent.attempt.replica).collect();
         for replica in asked {
             if !state.untried.contains(&replica) {
                 state.untried.push(replica);
