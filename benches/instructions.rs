@@ -10,8 +10,9 @@
 //! difference of the numbers: what happens once does not count. Noise of the machine does not count
 //! either, but another compiler or C library does. Counts of another compiler are not compared. If
 //! the machine stops a call for long, the next ones run on the replica's threads; so a request fails
-//! the check only if each of [`TRIES`] counts has grown. Large reads and changes always run on these
-//! threads: they are compared only in a release build, on a machine that does nothing else.
+//! the check only if each of [`TRIES`] counts has grown. Large reads always run on these threads, and
+//! changes do if one was slow: they are compared only in a release build, on a machine that does
+//! nothing else.
 
 #[path = "scripted/mod.rs"]
 mod scripted;

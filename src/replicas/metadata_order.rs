@@ -133,6 +133,9 @@ fn move_idle_to_front(order: &mut ReplicaOrder, in_flight: &dyn Fn(ReplicaId) ->
 /// All replicas in the order in which to ask them.
 pub fn replica_order(choice: &OrderParams<'_>) -> ReplicaOrder {
     let OrderParams { latency_us, pinned, all, .. } = *choice;
+    if all.len() == 1 {
+        return all.iter().collect();
+    }
     let well = choice.usable.minus(choice.suspects);
     let usable = if well.is_empty() { choice.usable } else { well };
     let remeasure = choice.call_number % REMEASURE_EVERY == REMEASURE_EVERY - 1;
