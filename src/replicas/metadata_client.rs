@@ -50,7 +50,7 @@ use fallback::TimedFallback;
 use lookup_timeouts::LookupTimeouts;
 use pending_changes::{PendingChange, PendingChanges};
 
-use call_attempt::{CallAttempt, UnansweredAttempt};
+use call_attempt::{CallAttempt, SentCall, UnansweredAttempt};
 pub use call_latency::PinnedLatencies;
 pub use fallback::{EarlyAnswer, Fallback};
 pub use run_as::{ChangeClass, RunAs, SingleCall};
@@ -175,12 +175,6 @@ struct CallState<T> {
 }
 
 impl<T> CallState<T> {
-    /// Whether a replica got an attempt of this call while no other call was in flight to it.
-    fn was_alone(&self, replica: ReplicaId) -> bool {
-        let attempt = self.unanswered.iter().find(|silent| silent.attempt.replica == replica);
-        attempt.is_some_and(|silent| silent.in_flight.was_alone)
-    }
-
     /// The attempts that have not been answered.
     fn attempts(&self) -> SmallVec<[CallAttempt; 1]> {
         self.unanswered.iter().map(|silent| silent.attempt).collect()
@@ -242,7 +236,7 @@ impl MetadataClient {
     }
 
     /// Runs `op` on a replica and returns the answer; `op` gets the replica's id. Calls about the
-    /// same path go to the same replica while it is healthy.
+    /// same path go to the same replica, unless it is slow or busier than others.
     pub fn call<T: Send + 'static>(
         self: &Arc<Self>,
         target: CallTarget,
@@ -380,20 +374,22 @@ impl<T: Send + 'static> MetadataCall<T> {
     fn send_next(self: &Arc<Self>) {
         loop {
             let asked = Instant::now();
-            let replica = {
+            let (replica, sent) = {
                 let mut state = self.state.lock();
                 if state.is_over {
                     return;
                 }
                 let Some(replica) = state.untried.pop() else { return };
+                let in_flight = self.options.is_short().then(|| self.client.load.enter(replica));
+                let is_alone = in_flight.as_ref().is_some_and(|call| call.is_alone);
                 state.unanswered.push(UnansweredAttempt {
                     attempt: CallAttempt { replica, sent_at: asked, ticket: None },
-                    in_flight: self.client.load.enter(replica),
+                    _in_flight: in_flight,
                 });
                 state.hedge_at = asked + self.client.hedge_delay(replica);
-                replica
+                (replica, SentCall { at: asked, is_alone })
             };
-            match self.dispatch(replica, asked) {
+            match self.dispatch(replica, sent) {
                 Ok(()) => return,
                 Err(error) => {
                     if !self.handle_failure(replica, error) {
@@ -404,11 +400,19 @@ impl<T: Send + 'static> MetadataCall<T> {
         }
     }
 
-    fn handle_answer(self: &Arc<Self>, replica: ReplicaId, answer: Result<T>, took: Duration) {
+    /// Handles the answer to a call, which came at `at`.
+    fn handle_answer(
+        self: &Arc<Self>,
+        replica: ReplicaId,
+        answer: Result<T>,
+        sent: SentCall,
+        at: Instant,
+    ) {
+        let took = at.saturating_duration_since(sent.at);
         let caller = &self.client;
         let counters = &caller.replicas[replica].counters;
         caller.latency.record(replica, took);
-        if self.state.lock().was_alone(replica) {
+        if sent.is_alone {
             caller.latency.record_alone(replica, took);
         }
         let answer = match answer {

@@ -8,10 +8,10 @@
 //!
 //! A replica that takes more than [`SLOW_FACTOR`] times as long as the quickest is asked only in
 //! three cases: the others fail, one call in [`REMEASURE_EVERY`] measures it again, or it has not
-//! been asked for [`STALE_AFTER`]. If its calls wait for each other, that may be the reason. So it
-//! may take twice as long then, but not for a call that was alone. Calls in a pinned subtree go to
-//! its replicas, even if these are slow. A few calls go elsewhere, to show whether the pinning is
-//! worthwhile.
+//! been asked for [`STALE_AFTER`]. Where calls usually overlap, waiting for each other may be the
+//! reason. So it may then take twice as long as that, unless its calls take long when they are
+//! alone. Calls in a pinned subtree go to its replicas, even if these are slow. A few calls go
+//! elsewhere, to show whether the pinning is worthwhile.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ const MAX_SHARE: (usize, usize) = (5, 4);
 const MIN_SPREAD_US: u64 = 100;
 
 /// One call in flight, as a part of a smoothed load.
-pub const LOAD_UNIT: u64 = 8;
+pub const LOAD_UNIT: u64 = 64;
 
 /// A pinning is reported if another replica takes less than this share of the time, and at least
 /// [`MIN_GAIN_US`] less: a smaller difference is noise.
@@ -65,9 +65,9 @@ const MIN_GAIN_US: u64 = 50;
 pub struct OrderParams<'a> {
     /// Smoothed time of a call on a replica, microseconds; 0 for unknown.
     pub latency_us: &'a dyn Fn(ReplicaId) -> u64,
-    /// The same of calls that were sent while no other was in flight.
+    /// The same of calls that were sent while no other was in flight to it.
     pub unloaded_us: &'a dyn Fn(ReplicaId) -> u64,
-    /// The calls in flight to a replica.
+    /// The calls in flight to a replica that compete for its threads.
     pub in_flight: &'a dyn Fn(ReplicaId) -> usize,
     /// The smoothed number of them ([`smoothed_load`]).
     pub usual_load: &'a dyn Fn(ReplicaId) -> u64,
@@ -101,17 +101,22 @@ pub fn smoothed_latency(mean: u64, sample: u64) -> u64 {
 }
 
 impl OrderParams<'_> {
-    /// Tells which replicas are slow beside the quickest of `set`.
+    /// Tells which replicas are slow beside the quickest of `set`, which never is.
     fn is_slow_among(&self, set: ReplicaSet) -> impl Fn(ReplicaId) -> bool {
-        let bound = |times: &dyn Fn(ReplicaId) -> u64| {
-            set.iter().map(times).filter(|time| *time > 0).min().unwrap_or(0) * SLOW_FACTOR
-        };
-        let (usual, unloaded) = (bound(self.latency_us), bound(self.unloaded_us));
+        let known = set.iter().map(self.latency_us).filter(|time| *time > 0);
+        let bound = known.min().unwrap_or(0) * SLOW_FACTOR;
         move |id| {
             let load = (self.usual_load)(id).clamp(LOAD_UNIT, 2 * LOAD_UNIT);
-            (self.latency_us)(id) > (usual * load / LOAD_UNIT).max(NEGLIGIBLE_US)
-                || (self.unloaded_us)(id) > unloaded.max(NEGLIGIBLE_US)
+            (self.latency_us)(id) > (bound * load / LOAD_UNIT).max(NEGLIGIBLE_US)
+                || self.lone_call_us(id).is_some_and(|time| time > bound.max(NEGLIGIBLE_US))
         }
+    }
+
+    /// The time of a call that waits for no other one. It may be an old one, so it is never above
+    /// the present time of calls. `None` if it is unknown.
+    fn lone_call_us(&self, id: ReplicaId) -> Option<u64> {
+        let unloaded = (self.unloaded_us)(id);
+        (unloaded > 0).then(|| unloaded.min((self.latency_us)(id)))
     }
 }
 
@@ -158,7 +163,8 @@ pub fn replica_order(choice: &OrderParams<'_>) -> ReplicaOrder {
         };
         let turn = (place % quick.len() as u64) as usize;
         quick.rotate_left(turn);
-        if !remeasure && latency_us(quick[0]) >= MIN_SPREAD_US {
+        let lone_call = choice.lone_call_us(quick[0]).unwrap_or(latency_us(quick[0]));
+        if !remeasure && lone_call >= MIN_SPREAD_US {
             move_idle_to_front(&mut quick, choice.in_flight);
         }
     }
@@ -316,7 +322,8 @@ mod tests {
         assert_eq!(chosen([0, 0], LOAD_UNIT), 0, "it is slow");
         assert!(chosen([0, 0], 2 * LOAD_UNIT) > 8, "its calls may wait for each other");
         assert!(chosen([900, 1700], 4 * LOAD_UNIT) > 8);
-        assert_eq!(chosen([900, 1900], 4 * LOAD_UNIT), 0, "a lone call takes long too");
+        assert_eq!(chosen([900, 2100], 4 * LOAD_UNIT), 0, "a lone call takes long too");
+        assert!(chosen([100, 1900], 4 * LOAD_UNIT) > 8, "the first one's is out of date");
     }
 
     #[test]

@@ -42,24 +42,8 @@ pub struct MetadataOutcome {
 
 /// Runs the simulation.
 pub fn simulate_metadata(calls: &MetadataWorkload) -> MetadataOutcome {
-    let mut simulation = MetadataSimulation::new(calls);
-    let mut idle_workers: Vec<usize> = (0..calls.workers).rev().collect();
-    loop {
-        while let Some(worker) = idle_workers.pop() {
-            if simulation.asked < calls.calls {
-                simulation.start_call(worker);
-            }
-        }
-        let Some(worker) = simulation.finish_next_call() else { break };
-        idle_workers.push(worker);
-    }
-    MetadataOutcome {
-        calls_per_second: calls.calls as f64 / (simulation.now as f64 / 1e6).max(1e-9),
-        calls_by_replica: simulation.answered,
-        smoothed_us: simulation.smoothed_us,
-    }
+    MetadataSimulation::new(calls).run()
 }
-
 /// A worker's call, and the time at which the worker made it, microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct WorkerCall {
@@ -115,6 +99,24 @@ impl<'w> MetadataSimulation<'w> {
             waiting: vec![VecDeque::new(); replicas],
             answered: vec![0; replicas],
             running: BinaryHeap::new(),
+        }
+    }
+
+    fn run(mut self) -> MetadataOutcome {
+        let mut idle_workers: Vec<usize> = (0..self.workload.workers).rev().collect();
+        loop {
+            while let Some(worker) = idle_workers.pop() {
+                if self.asked < self.workload.calls {
+                    self.start_call(worker);
+                }
+            }
+            let Some(worker) = self.finish_next_call() else { break };
+            idle_workers.push(worker);
+        }
+        MetadataOutcome {
+            calls_per_second: self.workload.calls as f64 / (self.now as f64 / 1e6).max(1e-9),
+            calls_by_replica: self.answered,
+            smoothed_us: self.smoothed_us,
         }
     }
 
@@ -182,6 +184,16 @@ mod tests {
 
     /// The part of the replicas' capacity that workers use, and each replica's part of the calls.
     fn used(call_times_us: &[u64], threads: usize, workers: usize) -> (f64, Vec<f64>) {
+        used_after(&[], call_times_us, threads, workers)
+    }
+
+    /// The same, after lone calls took these times.
+    fn used_after(
+        unloaded_us: &[u64],
+        call_times_us: &[u64],
+        threads: usize,
+        workers: usize,
+    ) -> (f64, Vec<f64>) {
         let capacity: f64 =
             call_times_us.iter().map(|time| threads as f64 * 1e6 / *time as f64).sum();
         let workload = MetadataWorkload {
@@ -192,7 +204,11 @@ mod tests {
             directories: 1009,
             pinned: ReplicaSet::EMPTY,
         };
-        let outcome = simulate_metadata(&workload);
+        let mut simulation = MetadataSimulation::new(&workload);
+        for (replica, time) in unloaded_us.iter().enumerate() {
+            simulation.unloaded_us[ReplicaId::new(replica)] = *time;
+        }
+        let outcome = simulation.run();
         let parts = outcome.calls_by_replica.iter().map(|calls| *calls as f64 / 20_000.0);
         (outcome.calls_per_second / capacity, parts.collect())
     }
@@ -203,9 +219,17 @@ mod tests {
             let (part, _) = used(&vec![300; replicas], 1, workers);
             assert!(part > 0.9, "{workers} workers, {replicas} replicas: {part:.2}");
         }
-        // The quick ones of these have six sevenths of the capacity.
         let (part, _) = used(&[300, 300, 900], 1, 16);
-        assert!(part > 0.85, "{part:.3}");
+        assert!(part > 0.9, "{part:.2}");
+    }
+
+    /// One replica was quicker when calls were last alone there.
+    #[test]
+    fn an_old_time_of_lone_calls_excludes_no_replica() {
+        for old in [[250, 1200, 1200], [1200, 1200, 250], [9000, 1200, 1200]] {
+            let (part, parts) = used_after(&old, &[1200; 3], 1, 8);
+            assert!(part > 0.9, "{old:?}: {part:.2}, {parts:?}");
+        }
     }
 
     #[test]

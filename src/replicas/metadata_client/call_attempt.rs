@@ -16,10 +16,19 @@ pub(super) struct CallAttempt {
     pub(super) ticket: Option<Ticket>,
 }
 
-/// The same, counted as a call in flight.
+/// When a call was sent to a replica.
+#[derive(Clone, Copy)]
+pub(super) struct SentCall {
+    pub(super) at: Instant,
+    /// Whether it is a short call, and no other one was in flight to the replica.
+    pub(super) is_alone: bool,
+}
+
+/// An attempt, counted as a call in flight.
 pub(super) struct UnansweredAttempt {
     pub(super) attempt: CallAttempt,
-    pub(super) in_flight: InFlightCall,
+    /// `None` if it does not compete with other calls.
+    pub(super) _in_flight: Option<InFlightCall>,
 }
 
 impl CallAttempt {

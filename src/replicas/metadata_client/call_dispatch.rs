@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::call_attempt::SentCall;
 use super::fallback::early_since;
 use super::{MetadataCall, MetadataClient};
 use crate::backend::{
@@ -55,14 +56,14 @@ impl<T: Send + 'static> MetadataCall<T> {
 
     /// Makes the call on the calling thread if that is a session thread and the replica is quick.
     /// Otherwise queues it on the replica's pool.
-    pub(super) fn dispatch(self: &Arc<Self>, replica: ReplicaId, asked: Instant) -> Result<()> {
+    pub(super) fn dispatch(self: &Arc<Self>, replica: ReplicaId, sent: SentCall) -> Result<()> {
         if self.is_quick_on(replica) {
             let call = Arc::clone(self);
-            if task::defer(move || call.run_inline(replica, asked)).is_ok() {
+            if task::defer(move || call.run_inline(replica, sent)).is_ok() {
                 return Ok(());
             }
         }
-        self.submit(replica, asked)
+        self.submit(replica, sent)
     }
 
     /// Whether the replica is likely to answer so soon that a session thread may make the call.
@@ -74,11 +75,11 @@ impl<T: Send + 'static> MetadataCall<T> {
     }
 
     /// Queues the call on the replica's pool.
-    fn submit(self: &Arc<Self>, replica: ReplicaId, asked: Instant) -> Result<()> {
+    fn submit(self: &Arc<Self>, replica: ReplicaId, sent: SentCall) -> Result<()> {
         let call = Arc::clone(self);
         let job = move |backend: &dyn Backend| {
             if let Some(answer) = call.ask(replica, backend) {
-                call.handle_answer(replica, answer, asked.elapsed());
+                call.handle_answer(replica, answer, sent, Instant::now());
             }
         };
         let call = Arc::clone(self);
@@ -98,7 +99,7 @@ impl<T: Send + 'static> MetadataCall<T> {
     }
 
     /// Makes the call on the calling thread if there are permits for it. Otherwise queues it.
-    fn run_inline(self: &Arc<Self>, replica: ReplicaId, asked: Instant) {
+    fn run_inline(self: &Arc<Self>, replica: ReplicaId, sent: SentCall) {
         let replicas = &self.client.replicas;
         let path_key = self.options.path_key;
         let mut answer = None;
@@ -124,14 +125,13 @@ impl<T: Send + 'static> MetadataCall<T> {
             Some(answer) => {
                 let early = early_since(&self.state.lock().fallback);
                 let at = early.unwrap_or_else(Instant::now);
-                let took = at.saturating_duration_since(asked);
-                return self.handle_answer(replica, answer, took);
+                return self.handle_answer(replica, answer, sent, at);
             }
             // The call is over.
             None if is_inside => return,
             None => {}
         }
-        if let Err(error) = self.submit(replica, asked)
+        if let Err(error) = self.submit(replica, sent)
             && self.handle_failure(replica, error)
         {
             self.send_next();

@@ -90,7 +90,7 @@ impl CallLatency {
         usual.mul_f64(self.lateness[replica].lock().late_factor()).max(least)
     }
 
-    /// Records a call that no other one of this daemon can have delayed.
+    /// Records also that no other call was in flight to the replica when this one was sent.
     pub(super) fn record_alone(&self, replica: ReplicaId, time: Duration) {
         self.unloaded.record(replica, time);
     }

@@ -1,4 +1,5 @@
-//! The calls in flight to each replica.
+//! The short metadata calls in flight to each replica. Others have threads of their own, or say
+//! nothing about the time of a short one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ pub(super) struct InFlightCall {
     load: Arc<CallLoad>,
     replica: ReplicaId,
     /// Whether no other call was in flight to the replica when it was sent.
-    pub(super) was_alone: bool,
+    pub(super) is_alone: bool,
 }
 
 impl CallLoad {
@@ -35,7 +36,7 @@ impl CallLoad {
         // A lost update loses only one sample.
         let usual = self.usual[replica].load(Ordering::Relaxed);
         self.usual[replica].store(smoothed_load(usual, in_flight), Ordering::Relaxed);
-        InFlightCall { load: Arc::clone(self), replica, was_alone: in_flight == 1 }
+        InFlightCall { load: Arc::clone(self), replica, is_alone: in_flight == 1 }
     }
 
     pub(super) fn in_flight(&self, replica: ReplicaId) -> usize {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{CallTarget, MetadataClient};
 use crate::backend::Lane;
-use crate::replicas::metadata_order::{self, OrderParams, ReplicaOrder};
+use crate::replicas::metadata_order::{self, LOAD_UNIT, OrderParams, ReplicaOrder};
 use crate::volume::{ReplicaSet, VolumeMode};
 
 impl MetadataClient {
@@ -39,7 +39,11 @@ impl MetadataClient {
             idle_time: &|replica| times.idle_time(replica),
             unloaded_us: &|replica| times.unloaded_us(replica),
             in_flight: &|replica| self.load.in_flight(replica),
-            usual_load: &|replica| self.load.usual(replica),
+            // The times under a rule are without the wait for a thread.
+            usual_load: &|replica| match target.pin {
+                Some(_) => LOAD_UNIT,
+                None => self.load.usual(replica),
+            },
             all: self.replicas.all(),
             usable,
             suspects: availability.suspects,

@@ -123,6 +123,11 @@ impl CallOptions {
         self.change.is_some()
     }
 
+    /// Whether it is short, and competes with others of this kind for a replica's threads.
+    pub(super) fn is_short(&self) -> bool {
+        self.lane == Lane::Metadata && !self.is_long && self.change != Some(ChangeClass::Long)
+    }
+
     /// The options of a call about `target` that changes nothing.
     pub(super) fn query(target: CallTarget, run_as: RunAs, deadline: RequestDeadline) -> Self {
         Self {
