@@ -64,7 +64,7 @@ pub use fault::{Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
 pub use fd_transfer::{BorrowedFds, OwnedFds};
 pub use file_closer::{DroppedFile, DroppedFiles, collect_closes};
 pub use hung_path::HungPath;
-pub use inline_change::InlineChange;
+pub use inline_change::{INTERRUPT_SIGNAL, InlineChange};
 pub use inline_permit::{InlinePermit, InlinePermits};
 pub use inode_identity::{Generation, HandleDigest, InodeIdentity};
 pub use lane::Lane;
@@ -540,6 +540,11 @@ impl Replica {
     /// Threads that have been inside one call for longer than `time`.
     pub fn stuck_threads(&self, time: Duration) -> usize {
         self.pool.stuck_threads(time)
+    }
+
+    /// Whether some call has been stuck in it.
+    pub fn has_stuck_calls(&self) -> bool {
+        self.pool.has_stuck_calls()
     }
 
     /// See [`Backend::is_in_service`].

@@ -9,7 +9,7 @@
 //! errnos.
 //!
 //! *Invariant:* no function here blocks on a replica, except those whose documentation says so.
-//! They run on that replica's threads.
+//! They run inside a call on that replica.
 
 mod activity;
 mod append_queue;

@@ -9,9 +9,12 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
 
-use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use super::WRITE_THREAD_PREFIX;
+
+/// The signal that interrupts a session thread. It is only sent to threads of this process.
+pub const INTERRUPT_SIGNAL: Signal = Signal::SIGUSR2;
 
 /// The kernel keeps so many bytes of a thread's name.
 const MAX_NAME_LEN: usize = 15;
@@ -48,7 +51,8 @@ impl InlineChange {
     /// Call it before anything that prevents changes is asked. `None` if the thread cannot be
     /// marked: then it must not make the change.
     pub fn enter() -> Option<Self> {
-        let blocked = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;
+        let blocked =
+            SigSet::from(INTERRUPT_SIGNAL).thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;
         let entered = Self { blocked, _here: PhantomData };
         set_name(|names| &names.in_change).ok()?;
         Some(entered)
@@ -76,14 +80,12 @@ fn set_name(which: impl Fn(&Names) -> &CStr) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use nix::sys::signal::Signal;
-
     use super::*;
 
     #[test]
     fn a_thread_in_a_change_says_so_and_is_not_interrupted() {
         let seen = || {
-            let blocks = SigSet::thread_get_mask().unwrap().contains(Signal::SIGUSR2);
+            let blocks = SigSet::thread_get_mask().unwrap().contains(INTERRUPT_SIGNAL);
             (rustix::thread::name().unwrap().into_string().unwrap(), blocks)
         };
         let work = move || {

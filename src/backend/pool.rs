@@ -11,7 +11,7 @@
 //! One hung object must not take all threads of its replica. A thread that has been inside one call
 //! for [`STUCK_AFTER`] is *stuck*: the pool starts another thread in its place, up to
 //! [`max_replacements`] of them. It does not replace a thread that is stuck in a change: at most as
-//! many threads as the pool has may be inside changes. Once a call is stuck, [`super::bulkhead`]
+//! many of its threads as it has may be inside changes, and as many others as have permits. Once a call is stuck, [`super::bulkhead`]
 //! decides which calls about its object and about objects near it may start. The jobs that it
 //! refuses wait without a thread until their callers give up.
 //!
@@ -417,12 +417,18 @@ impl Pool {
         state.thread_count - state.idle_threads
     }
 
-    /// Threads that have been running one job for longer than `time`.
+    /// Threads that have been inside one call for longer than `time`, session threads included.
     pub fn stuck_threads(&self, time: Duration) -> usize {
         let now = Instant::now();
         let state = self.shared.state.lock();
-        let is_stuck = |call: &&RunningCall| now.saturating_duration_since(call.since) > time;
-        state.running.iter().filter(is_stuck).count()
+        let inline = state.inline_calls().into_iter().map(|(call, _)| call.since);
+        let all = state.running.iter().map(|call| call.since).chain(inline);
+        all.filter(|since| now.saturating_duration_since(*since) > time).count()
+    }
+
+    /// Whether any call was stuck at the last check.
+    pub fn has_stuck_calls(&self) -> bool {
+        self.shared.is_any_stuck.load(Ordering::Relaxed)
     }
 
     /// Starts a replacement for a stuck thread if jobs wait. Call it regularly while calls are in

@@ -188,7 +188,7 @@ impl ReplicaCalls {
         SingleCall {
             replica: write.replica,
             class: match lane {
-                Lane::Metadata => ChangeClass::Quick,
+                Lane::Metadata => ChangeClass::Names,
                 Lane::Read => ChangeClass::Long,
             },
             lane,

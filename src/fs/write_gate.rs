@@ -230,10 +230,14 @@ impl MutationGuard {
         }
     }
 
-    /// The class of a change that is otherwise of `class`: if an earlier daemon may be changing the
-    /// file, the change waits for that.
+    /// The class of this change, which is otherwise of `class`. It may have to wait for another change
+    /// of the file, also of an earlier daemon, or for a read.
     pub(super) fn class(&self, class: ChangeClass) -> ChangeClass {
-        match self.gate.unsettled.is_blocked(self.gate.ino) {
+        let gate = &self.gate;
+        let may_wait = gate.in_flight.load(Ordering::Acquire) > 1
+            || gate.lock.is_locked()
+            || gate.unsettled.is_blocked(gate.ino);
+        match may_wait {
             true => ChangeClass::Long,
             false => class,
         }

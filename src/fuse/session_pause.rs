@@ -19,12 +19,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, sigaction};
 use parking_lot::Mutex;
 
 use super::device_fd::{open_dev_null, redirect_fd, request_resend, seqpacket_pair};
 use super::notifier::KernelNotifier;
-use crate::backend::WRITE_THREAD_PREFIX;
+use crate::backend::{INTERRUPT_SIGNAL, WRITE_THREAD_PREFIX};
 
 /// Pauses the threads of a session.
 pub(super) struct SessionPauser {
@@ -37,9 +37,6 @@ pub(super) struct SessionPauser {
     /// reaches.
     mark_receiver: Mutex<Option<Receiver<()>>>,
 }
-
-/// The signal that interrupts a thread. It is only sent to threads of this process.
-const INTERRUPT_SIGNAL: Signal = Signal::SIGUSR2;
 
 /// The ids of the threads to interrupt. Each becomes 0 when its thread was interrupted.
 static PENDING_THREADS: [AtomicI32; 512] = [const { AtomicI32::new(0) }; 512];
@@ -202,8 +199,8 @@ fn session_threads() -> io::Result<Vec<i32>> {
     for entry in fs::read_dir("/proc/self/task")? {
         let entry = entry?;
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        // A thread that makes a change has another name meanwhile.
-        if name.strip_prefix(WRITE_THREAD_PREFIX).unwrap_or(&name).starts_with("fuser-")
+        let usual = name.strip_prefix(WRITE_THREAD_PREFIX).unwrap_or(&name);
+        if usual.starts_with("fuser-")
             && let Some(thread) = entry.file_name().to_str().and_then(|id| id.parse().ok())
         {
             threads.push(thread);
@@ -238,9 +235,15 @@ fn thread_state(thread: i32) -> ThreadState {
 fn is_possibly_reading(thread: i32, number: RawFd) -> bool {
     match thread_state(thread) {
         ThreadState::InSyscall(call, first) => call == libc::SYS_read && first == i64::from(number),
-        ThreadState::Running => true,
+        ThreadState::Running => !is_in_change(thread),
         ThreadState::Ended => false,
     }
+}
+
+/// Whether the thread makes a change, and has another name meanwhile. It is interrupted afterwards.
+fn is_in_change(thread: i32) -> bool {
+    let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+    name.is_ok_and(|name| name.starts_with(WRITE_THREAD_PREFIX))
 }
 
 /// Whether the thread waits in a read(2) of the descriptor, or has ended.

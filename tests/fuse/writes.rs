@@ -248,6 +248,7 @@ fn a_quick_change_that_hangs_holds_a_session_thread_that_says_so() {
         let mut held = session_threads_in_changes();
         held.retain(|thread| !begun.contains(thread));
         assert!(!held.is_empty(), "no session thread is inside the change");
+        rig.eventually("the status shows it", |status| status.replicas[1].hung_threads == 1);
         assert_eq!(insist(|| fs::read(rig.at("old"))).len(), 3 * MIB, "reads go on");
         insist(|| fs::create_dir(rig.at("next")));
         rig.scripts[1].heal();

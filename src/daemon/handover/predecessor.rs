@@ -225,11 +225,12 @@ impl PausedSession<'_> {
             // The threads are read first: a request that they hand on later shows in the other
             // counters.
             let busy = self.session.busy_threads()?;
+            // Before the changes: a change counts before its thread is inside.
+            let inside = self.core.replicas.inline_permits().in_use();
             let changing = self.core.fs.has_changes_in_flight();
             // A change in an inline call counts above, until its caller was answered. Another
             // replica may have answered a query: then no reply is owed, however long the thread
             // hangs.
-            let inside = self.core.replicas.inline_permits().in_use();
             if busy <= inside && !changing && self.core.is_idle() {
                 return Ok(DrainOutcome::Idle);
             }
@@ -238,7 +239,12 @@ impl PausedSession<'_> {
                 return Err(HandoverError::LockWaiter);
             }
             let waited = begun.elapsed();
-            if waited >= READ_DRAIN_TIMEOUT && resends && !changing {
+            // No request that is left may begin a change here.
+            if waited >= READ_DRAIN_TIMEOUT
+                && resends
+                && !changing
+                && self.core.fs.hand_over_changes(Duration::ZERO)
+            {
                 tracing::info!("requests are in flight; the kernel resends them to the new daemon");
                 return Ok(DrainOutcome::RequestsLeft);
             }

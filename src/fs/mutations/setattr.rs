@@ -21,6 +21,7 @@ use crate::fs::replica_calls::RetriedCall;
 use crate::fs::tables::OpenFileCheck;
 use crate::fs::write_gate::{MutationGuard, Writer};
 use crate::read::OpenFile;
+use crate::replicas::metadata_client::ChangeClass;
 use crate::telemetry::counters::increment;
 
 /// A request to set attributes of an inode.
@@ -35,7 +36,7 @@ struct SetAttrRequest {
     request: u64,
 }
 
-/// Finds the descriptor to set attributes through, on the write replica's thread.
+/// Finds the descriptor to set attributes through, inside the call.
 type FindFile =
     Box<dyn Fn(&dyn Backend) -> crate::backend::Result<Arc<dyn BackendFile>> + Send + Sync>;
 
@@ -119,7 +120,7 @@ impl Mutations {
         let is_before_write = request.is_before_write() && self.tables.is_open_for_write(ino);
         let set = set_attr_op(object, attributes, Arc::clone(&guard), is_before_write);
         let mut once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
-        once.class = guard.class(once.class);
+        once.class = guard.class(ChangeClass::Flush);
         let answer = self.calls.client.call_once(once, set).await;
         guard.finish(&answer);
         drop(guard);
@@ -221,7 +222,7 @@ impl Mutations {
             file.attr()
         };
         let mut once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
-        once.class = guard.class(once.class);
+        once.class = guard.class(ChangeClass::Flush);
         let answer = self.calls.client.call_once(once, set).await;
         guard.finish(&answer);
         self.finish_setattr(ino, attributes, answer)

@@ -205,7 +205,7 @@ impl Mutations {
             }
         };
         let lock = ChangeLock::Exclusive { is_resent };
-        let wanted = FileChange { handle, class: ChangeClass::Quick, lock, caller };
+        let wanted = FileChange { handle, class: ChangeClass::Data, lock, caller };
         let answer = self.change_file(wanted, write).await;
         drop(data.lock().take());
         match answer {

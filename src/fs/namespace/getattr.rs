@@ -286,7 +286,7 @@ impl Namespace {
     ) -> FsResult<InodeAttr> {
         let once = SingleCall {
             replica: self.tables.write_policy()?.replica,
-            class: ChangeClass::Quick,
+            class: ChangeClass::Flush,
             lane: Lane::Metadata,
             deadline: RequestDeadline::new(since, self.tables.policy.deadlines),
             run_as: RunAs::Only(writer.credentials.clone()),

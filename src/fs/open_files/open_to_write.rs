@@ -19,6 +19,7 @@ use crate::fs::kernel_open::KernelOpen;
 use crate::fs::replica_calls::RetriedCall;
 use crate::fs::write_gate::Writer;
 use crate::read::OpenFile;
+use crate::replicas::metadata_client::ChangeClass;
 
 /// How often the last handle that may write asks for the version of a file that is being changed.
 const MAX_VERSION_QUESTIONS: usize = 3;
@@ -211,7 +212,8 @@ impl OpenFiles {
         let retired = loop {
             let asked = self.tables.change_seq();
             let kernel_attrs = inode.kernel_attrs();
-            let once = self.calls.single_call(write, Lane::Metadata, &writer.credentials);
+            let mut once = self.calls.single_call(write, Lane::Metadata, &writer.credentials);
+            once.class = ChangeClass::Flush;
             let file = Arc::clone(&writer.file);
             let answer = self.calls.client.call_once(once, move |_| file.attr()).await;
             questions += 1;

@@ -14,6 +14,7 @@ use crate::fs::error::FsResult;
 use crate::fs::handles::FileHandle;
 use crate::fs::write_gate::{WriteGate, Writer};
 use crate::read::ReadData;
+use crate::replicas::metadata_client::ChangeClass;
 use crate::replicas::request_deadline::RequestDeadline;
 use crate::replicas::task;
 use crate::telemetry::counters::increment;
@@ -80,6 +81,7 @@ impl OpenFiles {
     ) -> FsResult<T> {
         let write = self.tables.write_policy()?;
         let mut once = self.calls.single_call(write, lane, &file.credentials);
+        once.class = ChangeClass::Long;
         once.deadline = RequestDeadline::new(since, self.tables.policy.deadlines);
         let look = move |backend: &dyn Backend| match &writer {
             Some(writer) => op(&*writer.file),

@@ -69,6 +69,8 @@ impl<T: Send + 'static> MetadataCall<T> {
     /// Whether the replica is likely to answer so soon that a session thread may make the call.
     fn is_quick_on(&self, replica: ReplicaId) -> bool {
         match self.options.change {
+            // The next change could wait for one that hangs.
+            Some(_) if self.client.replicas[replica].has_stuck_calls() => false,
             Some(class) => self.client.change_latency.is_quick(replica, class),
             None => !self.options.is_long && self.client.latency.is_quick(replica),
         }

@@ -134,18 +134,21 @@ impl SmoothedLatency {
 /// The times of changes inside their replica, by class. A replica may answer queries from its cache
 /// and ask its server about each change.
 pub(super) struct ChangeLatency {
-    quick: SmoothedLatency,
+    names: SmoothedLatency,
+    data: SmoothedLatency,
     flush: SmoothedLatency,
 }
 
 impl ChangeLatency {
     pub(super) fn new(replicas: usize) -> Self {
-        Self { quick: SmoothedLatency::new(replicas), flush: SmoothedLatency::new(replicas) }
+        let unknown = || SmoothedLatency::new(replicas);
+        Self { names: unknown(), data: unknown(), flush: unknown() }
     }
 
     fn of(&self, class: ChangeClass) -> Option<&SmoothedLatency> {
         match class {
-            ChangeClass::Quick => Some(&self.quick),
+            ChangeClass::Names => Some(&self.names),
+            ChangeClass::Data => Some(&self.data),
             ChangeClass::Flush => Some(&self.flush),
             ChangeClass::Long => None,
         }

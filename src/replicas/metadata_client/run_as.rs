@@ -48,12 +48,14 @@ impl RunAs {
 /// How long a change usually takes. This decides which threads may make it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeClass {
-    /// About as long as a lookup. A session thread may make it if the replica makes such changes
-    /// quickly.
-    Quick,
-    /// The same, for a flush of written data: a replica may make all other changes more quickly.
+    /// A change of names, about as long as a lookup. A session thread may make it, and those of the
+    /// next two classes, while the replica makes such changes quickly.
+    Names,
+    /// A write, of which a replica may only take note.
+    Data,
+    /// A flush, or a call that may need one: attributes of a file with unwritten data.
     Flush,
-    /// It may wait for storage, for a lock, or for an earlier daemon. Only the replica's own threads
+    /// It may wait for storage, for another change, or for a lock. Only the replica's own threads
     /// make it.
     Long,
 }
