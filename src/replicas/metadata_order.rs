@@ -48,8 +48,8 @@ const NEGLIGIBLE_US: u64 = 500;
 /// With 1, calls would leave their paths' replicas twice as often and gain 4 % (simulated).
 const MAX_SHARE: (usize, usize) = (5, 4);
 
-/// A replica that takes less time than this, microseconds, keeps the calls about its paths: another
-/// mount may not have in its cache what it has.
+/// A replica that takes less time than this, microseconds, keeps the calls about its paths: it
+/// answers from its cache, and another mount may have to ask the server.
 const MIN_SPREAD_US: u64 = 100;
 
 /// One call in flight, as a part of a smoothed load.
