@@ -542,7 +542,7 @@ impl Replica {
         self.pool.stuck_threads(time)
     }
 
-    /// Whether some call has been stuck in it.
+    /// Whether any call was stuck at the last check.
     pub fn has_stuck_calls(&self) -> bool {
         self.pool.has_stuck_calls()
     }

@@ -48,7 +48,8 @@ pub struct InlineChange {
 }
 
 impl InlineChange {
-    /// Call it before anything that prevents changes is asked. `None` if the thread cannot be
+    /// Call it before the check that no handover prevents the change: a later daemon looks at names
+    /// after that. `None` if the thread cannot be
     /// marked: then it must not make the change.
     pub fn enter() -> Option<Self> {
         let blocked =

@@ -1,8 +1,8 @@
 //! Permits for inline calls: calls on a replica by threads other than the replica's own.
 //!
 //! For a call on a quick replica, handing it to the replica's thread and waking the caller costs more
-//! than the call itself. So an otherwise idle thread may make the call itself.
-//! The number of such threads is limited, as a call on a hung replica does not return.
+//! than the call itself. So an otherwise idle thread may make the call itself. The number of such
+//! threads is limited, as a call on a hung replica does not return.
 //!
 //! *Invariant:* at most `max` inline calls are in progress. A thread without a permit queues its
 //! call on the pool.

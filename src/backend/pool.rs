@@ -11,9 +11,9 @@
 //! One hung object must not take all threads of its replica. A thread that has been inside one call
 //! for [`STUCK_AFTER`] is *stuck*: the pool starts another thread in its place, up to
 //! [`max_replacements`] of them. It does not replace a thread that is stuck in a change: at most as
-//! many of its threads as it has may be inside changes, and as many others as have permits. Once a call is stuck, [`super::bulkhead`]
-//! decides which calls about its object and about objects near it may start. The jobs that it
-//! refuses wait without a thread until their callers give up.
+//! many threads as the pool has may be inside changes, besides the session threads that have permits.
+//! Once a call is stuck, [`super::bulkhead`] decides which calls about its object and about objects
+//! near it may start. The jobs that it refuses wait without a thread until their callers give up.
 //!
 //! A job's deadline is counted from the last time its turn came nearer ([`super::queue_progress`]).
 
