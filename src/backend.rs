@@ -38,6 +38,7 @@ mod queue_progress;
 mod rate_limit;
 mod requesting_thread;
 mod submitted_read;
+mod thread_name;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -64,7 +65,7 @@ pub use fault::{Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
 pub use fd_transfer::{BorrowedFds, OwnedFds};
 pub use file_closer::{DroppedFile, DroppedFiles, collect_closes};
 pub use hung_path::HungPath;
-pub use inline_change::{INTERRUPT_SIGNAL, InlineChange};
+pub use inline_change::{INTERRUPT_SIGNAL, InlineChange, Interruptions};
 pub use inline_permit::{InlinePermit, InlinePermits};
 pub use inode_identity::{Generation, HandleDigest, InodeIdentity};
 pub use lane::Lane;
@@ -76,13 +77,12 @@ pub use mutation::{
 pub use nfs_backend::{NfsBackend, NfsTimes};
 pub use object_ref::ObjectRef;
 pub use path_key::PathKey;
-pub use pool::{
-    JobOptions, Pool, PoolLimits, ThreadlessCall, WRITE_THREAD_PREFIX, enter_call, report_progress,
-};
+pub use pool::{JobOptions, Pool, PoolLimits, ThreadlessCall, enter_call, report_progress};
 pub use queue_progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use requesting_thread::RequestingThread;
 pub use submitted_read::{IsUnwanted, SubmitResult, SubmittedRead, SubmittedReadEnd};
+pub use thread_name::{READ_THREAD_PREFIX, WRITE_THREAD_PREFIX};
 
 /// The result of a backend call.
 pub type Result<T> = std::result::Result<T, BackendError>;

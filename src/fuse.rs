@@ -45,6 +45,7 @@ use session_pause::SessionPauser;
 
 pub use handshake::{InitParams, ResumableSession};
 pub use mount::{MountError, abort_connection, unmount};
+pub use session_pause::SESSION_THREAD_PREFIX;
 
 /// Where to mount.
 #[derive(Clone, Debug)]

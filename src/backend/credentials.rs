@@ -72,8 +72,8 @@ thread_local! {
     /// The thread's identity; `None` if it is unknown. A new thread inherits its creator's
     /// identity, and a failed `assume` may have changed a part of it.
     static THREAD_CREDENTIALS: RefCell<Option<Credentials>> = const { RefCell::new(None) };
-    /// Whether the thread has its own umask.
-    static HAS_OWN_UMASK: Cell<bool> = const { Cell::new(false) };
+    /// The thread's umask, if it has its own.
+    static OWN_UMASK: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 impl RequestContext {
@@ -237,11 +237,14 @@ pub(super) fn thread_user() -> User {
 /// Sets the umask of the calling thread only. The replica applies it, or the directory's default
 /// access control list instead.
 pub(super) fn set_umask(umask: u32) -> Result<()> {
-    if !HAS_OWN_UMASK.get() {
+    let own = OWN_UMASK.get();
+    if own.is_none() {
         unshare(CloneFlags::CLONE_FS).map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
-        HAS_OWN_UMASK.set(true);
     }
-    rustix::process::umask(Mode::from_raw_mode(umask));
+    if own != Some(umask) {
+        rustix::process::umask(Mode::from_raw_mode(umask));
+        OWN_UMASK.set(Some(umask));
+    }
     Ok(())
 }
 

@@ -21,6 +21,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::buffer::{SpareCapacity, spare_capacity};
 use rustix::fs::{
     Advice, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags, fadvise, getxattr,
     listxattr, openat, openat2, readlinkat, statx,
@@ -50,6 +51,9 @@ const MAX_PARENT_RETRIES: u32 = 10_000;
 /// The kernel's limit for an extended attribute's value and for the list of names
 /// (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_MAX: usize = 64 * 1024;
+
+/// Most attributes and lists of names are shorter.
+const XATTR_USUAL: usize = 256;
 
 /// A mounted directory.
 pub struct DirBackend {
@@ -299,21 +303,16 @@ impl Backend for DirBackend {
 
     fn get_xattr(&self, object: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
         let file = self.object_fd(object)?;
-        let mut value = vec![0; XATTR_MAX];
-        let _raised = capabilities::raise(xattr_capabilities(name));
-        let n = getxattr(proc_path(&file), name, &mut value[..])?;
-        value.truncate(n);
-        Ok(value)
+        // To read other attributes takes no capability.
+        let _raised = is_trusted_xattr(name).then(|| capabilities::raise(xattr_capabilities(name)));
+        read_xattrs(|buffer| getxattr(proc_path(&file), name, buffer))
     }
 
     fn list_xattr(&self, object: &ObjectRef) -> Result<Vec<u8>> {
         let file = self.object_fd(object)?;
-        let mut names = vec![0u8; XATTR_MAX];
         // Only a privileged process sees the `trusted` names.
         let _raised = capabilities::raise(capabilities::ADMIN);
-        let n = listxattr(proc_path(&file), &mut names[..])?;
-        names.truncate(n);
-        Ok(names)
+        read_xattrs(|buffer| listxattr(proc_path(&file), buffer))
     }
 
     fn check_mount(&self) -> Result<bool> {
@@ -381,15 +380,35 @@ fn proc_path(fd: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
+/// Reads an extended attribute, or the names of all.
+fn read_xattrs(
+    read: impl Fn(SpareCapacity<'_, u8>) -> rustix::io::Result<usize>,
+) -> Result<Vec<u8>> {
+    let mut value = Vec::with_capacity(XATTR_USUAL);
+    match read(spare_capacity(&mut value)) {
+        Err(Errno::RANGE) => {
+            value.reserve_exact(XATTR_MAX);
+            read(spare_capacity(&mut value))?;
+        }
+        read => drop(read?),
+    }
+    Ok(value)
+}
+
+/// Whether only a privileged process can read this attribute.
+fn is_trusted_xattr(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"trusted.")
+}
+
 /// The capabilities to read or change this attribute. The kernel has already checked the caller's
 /// rights.
 fn xattr_capabilities(name: &OsStr) -> Capabilities {
-    match name.as_bytes() {
-        [b't', b'r', b'u', b's', b't', b'e', b'd', b'.', ..] => capabilities::ADMIN,
-        [b's', b'e', b'c', b'u', b'r', b'i', b't', b'y', b'.', ..] => {
-            capabilities::ADMIN | capabilities::FILE_CAPS
-        }
-        _ => Capabilities::empty(),
+    if is_trusted_xattr(name) {
+        capabilities::ADMIN
+    } else if name.as_bytes().starts_with(b"security.") {
+        capabilities::ADMIN | capabilities::FILE_CAPS
+    } else {
+        Capabilities::empty()
     }
 }
 

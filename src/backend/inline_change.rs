@@ -1,82 +1,111 @@
 //! A change that a thread makes although it is not one of the write replica's own.
 //!
-//! The next daemon must see whether a thread of this one may still be inside a change. It looks at
-//! the threads' names ([`WRITE_THREAD_PREFIX`]), so a session thread has another name meanwhile. And
-//! a session thread is interrupted when its session is paused. A query that is interrupted is
-//! repeated; a change must not be, as it may have been made. So it is not interrupted.
+//! A session thread is interrupted when its session is paused. A query that is interrupted is
+//! repeated; a change must not be, as it may have been made. So no thread is interrupted inside a
+//! change. To block a signal takes two system calls, which many changes are too short for. So the
+//! thread says that it is inside a change, and the thread that pauses the session says that it
+//! interrupts others. Each does so before it looks at what the other says. A thread that begins a
+//! change during interruptions blocks the signal. Otherwise it is not sent the signal.
 
-use std::cell::RefCell;
-use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-
-use super::WRITE_THREAD_PREFIX;
+use parking_lot::Mutex;
+use rustix::thread::{Pid, gettid};
 
 /// The signal that interrupts a session thread. It is only sent to threads of this process.
 pub const INTERRUPT_SIGNAL: Signal = Signal::SIGUSR2;
 
-/// The kernel keeps so many bytes of a thread's name.
-const MAX_NAME_LEN: usize = 15;
+/// Whether threads are being interrupted.
+static IS_INTERRUPTING: AtomicBool = AtomicBool::new(false);
+
+/// The threads that have made changes.
+static THREADS: Mutex<Vec<Weak<ChangingThread>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The calling thread's name outside a change, and inside one.
-    static NAMES: RefCell<Option<Names>> = const { RefCell::new(None) };
+    static OWN: Arc<ChangingThread> = ChangingThread::register();
 }
 
-struct Names {
-    usual: CString,
-    in_change: CString,
+/// A thread that makes changes.
+struct ChangingThread {
+    id: Pid,
+    /// Whether it is inside a change.
+    is_inside: AtomicBool,
 }
 
-impl Names {
-    fn of_this_thread() -> std::io::Result<Self> {
-        let usual = rustix::thread::name()?;
-        let mut changed = [WRITE_THREAD_PREFIX.as_bytes(), usual.as_bytes()].concat();
-        changed.truncate(MAX_NAME_LEN);
-        Ok(Self { usual, in_change: CString::new(changed)? })
+impl ChangingThread {
+    fn register() -> Arc<Self> {
+        let own = Arc::new(Self { id: gettid(), is_inside: AtomicBool::new(false) });
+        let mut threads = THREADS.lock();
+        threads.retain(|thread| thread.strong_count() > 0);
+        threads.push(Arc::downgrade(&own));
+        own
     }
 }
 
 /// The calling thread may be inside a change until this is dropped.
 #[must_use = "the change ends at once"]
 pub struct InlineChange {
-    /// The signals that were blocked before.
-    blocked: SigSet,
-    /// Not `Send`: the name is the thread's.
+    own: Arc<ChangingThread>,
+    /// The signals that were blocked before, if this has blocked one.
+    blocked: Option<SigSet>,
+    /// Not `Send`: it is about this thread.
     _here: PhantomData<*const ()>,
 }
 
 impl InlineChange {
-    /// Call it before the check that no handover prevents the change: a later daemon looks at names
-    /// after that. `None` if the thread cannot be
-    /// marked: then it must not make the change.
+    /// `None` if the thread cannot block the signal: then it must not make the change.
     pub fn enter() -> Option<Self> {
-        let blocked =
-            SigSet::from(INTERRUPT_SIGNAL).thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;
-        let entered = Self { blocked, _here: PhantomData };
-        set_name(|names| &names.in_change).ok()?;
+        let own = OWN.with(Arc::clone);
+        own.is_inside.store(true, Ordering::SeqCst);
+        let mut entered = Self { own, blocked: None, _here: PhantomData };
+        if IS_INTERRUPTING.load(Ordering::SeqCst) {
+            let signal = SigSet::from(INTERRUPT_SIGNAL);
+            entered.blocked = Some(signal.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?);
+        }
         Some(entered)
     }
 }
 
 impl Drop for InlineChange {
     fn drop(&mut self) {
-        let restored = set_name(|names| &names.usual).map_err(|_| ());
-        if restored.and(self.blocked.thread_set_mask().map_err(|_| ())).is_err() {
-            tracing::error!("a thread cannot get its name and signals back after a change");
+        self.own.is_inside.store(false, Ordering::SeqCst);
+        if let Some(blocked) = &self.blocked
+            && let Err(error) = blocked.thread_set_mask()
+        {
+            tracing::error!(%error, "a thread cannot unblock its signals after a change");
         }
     }
 }
 
-fn set_name(which: impl Fn(&Names) -> &CStr) -> std::io::Result<()> {
-    NAMES.with_borrow_mut(|names| {
-        let names = match names {
-            Some(names) => names,
-            none => none.insert(Names::of_this_thread()?),
+/// Threads may be interrupted while this exists: no thread begins a change without blocking the
+/// signal. There is one at a time.
+pub struct Interruptions(());
+
+impl Interruptions {
+    /// Threads will be interrupted from now on.
+    pub fn begin() -> Self {
+        IS_INTERRUPTING.store(true, Ordering::SeqCst);
+        Self(())
+    }
+
+    /// Whether the thread is inside a change, possibly one that began before this. Then it must not
+    /// be interrupted.
+    pub fn is_in_change(&self, thread: i32) -> bool {
+        let threads = THREADS.lock();
+        let own = |known: &Weak<ChangingThread>| {
+            known.upgrade().filter(|known| known.id.as_raw_nonzero().get() == thread)
         };
-        Ok(rustix::thread::set_name(which(names))?)
-    })
+        threads.iter().filter_map(own).any(|known| known.is_inside.load(Ordering::SeqCst))
+    }
+}
+
+impl Drop for Interruptions {
+    fn drop(&mut self) {
+        IS_INTERRUPTING.store(false, Ordering::SeqCst);
+    }
 }
 
 #[cfg(test)]
@@ -84,22 +113,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_in_a_change_says_so_and_is_not_interrupted() {
-        let seen = || {
-            let blocks = SigSet::thread_get_mask().unwrap().contains(INTERRUPT_SIGNAL);
-            (rustix::thread::name().unwrap().into_string().unwrap(), blocks)
-        };
-        let work = move || {
-            let change = InlineChange::enter().unwrap();
-            let inside = seen();
-            drop(change);
-            let again = InlineChange::enter().map(|_change| seen());
-            (inside, again.unwrap(), seen())
-        };
-        let thread = std::thread::Builder::new().name("a-long-name-15b".to_owned());
-        let (inside, again, after) = thread.spawn(work).unwrap().join().unwrap();
-        assert_eq!(inside, ("w:a-long-name-1".to_owned(), true));
-        assert_eq!(again, inside);
-        assert_eq!(after, ("a-long-name-15b".to_owned(), false));
+    fn a_change_that_begins_during_interruptions_blocks_them() {
+        let own = gettid().as_raw_nonzero().get();
+        let blocks = || SigSet::thread_get_mask().unwrap().contains(INTERRUPT_SIGNAL);
+        let earlier = InlineChange::enter().unwrap();
+        assert!(!blocks(), "nothing is being interrupted");
+        let interruptions = Interruptions::begin();
+        assert!(interruptions.is_in_change(own), "one that began before");
+        drop(earlier);
+        assert!(!interruptions.is_in_change(own));
+        let change = InlineChange::enter().unwrap();
+        assert!(blocks() && interruptions.is_in_change(own));
+        drop(interruptions);
+        assert!(blocks(), "as long as the change lasts");
+        drop(change);
+        assert!(!blocks());
+        let next = InlineChange::enter().unwrap();
+        assert!(!blocks());
+        drop(next);
     }
 }

@@ -31,18 +31,21 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::bulkhead::{ActiveCall, Bulkhead, ResponsiveObjects, base_threads, max_replacements};
 use super::hung_path::{HungPath, group_by_path};
 use super::queue_progress::{QueueProgress, Ticket};
-use super::{BackendError, Lane, PathKey, Result};
+use super::{BackendError, Lane, PathKey, Result, thread_name};
 use current_call::{CURRENT_CALL, CallSlot, CurrentCall, InlineCall, REGISTERED_POOLS};
 use threadless_call::ThreadlessState;
 use worker::{run_catching_panics, start_thread};
 
 pub use current_call::{enter_call, report_progress};
 pub use threadless_call::ThreadlessCall;
-pub use worker::WRITE_THREAD_PREFIX;
 
 /// A thread that has been inside one call for this long is stuck. Calls on a working replica take
 /// far less.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(2);
+
+/// A session thread that has been inside one call for this long gets a name that says so. Few calls
+/// on a working replica take longer.
+const NAMED_AFTER: Duration = Duration::from_millis(20);
 
 /// Properties of a job that the pool must know before it runs.
 #[derive(Default)]
@@ -431,13 +434,21 @@ impl Pool {
         self.shared.is_any_stuck.load(Ordering::Relaxed)
     }
 
-    /// Starts a replacement for a stuck thread if jobs wait. Call it regularly while calls are in
-    /// flight.
+    /// Starts a replacement for a stuck thread if jobs wait, and names the session threads that
+    /// have been inside the replica for some time. Call it regularly while calls are in flight.
     pub fn replace_stuck_threads(&self) {
         let mut state = self.shared.state.lock();
         let now = Instant::now();
+        let inline_calls = state.inline_calls();
         state.is_inline_call_stuck =
-            state.inline_calls().iter().any(|(inline_call, _)| is_stuck(inline_call.since, now));
+            inline_calls.iter().any(|(inline_call, _)| is_stuck(inline_call.since, now));
+        let makes_changes = self.shared.is_write_replica.load(Ordering::Relaxed);
+        for (inline_call, slot) in &inline_calls {
+            if now.saturating_duration_since(inline_call.since) >= NAMED_AFTER {
+                slot.lock()
+                    .name_thread(inline_call, |usual| thread_name::prefixed(usual, makes_changes));
+            }
+        }
         let is_any_stuck =
             state.is_inline_call_stuck || state.running.iter().any(|call| call.is_stuck(now));
         self.shared.is_any_stuck.store(is_any_stuck, Ordering::Relaxed);
@@ -507,7 +518,7 @@ impl Pool {
             InlineCall { pool_id: self.shared.pool_id, path_key: about, since: Instant::now() };
         let around = CURRENT_CALL.with(|slot| slot.lock().inline_call.replace(inline_call));
         run_catching_panics(job);
-        CURRENT_CALL.with(|slot| slot.lock().inline_call = around);
+        CURRENT_CALL.with(|slot| slot.lock().end_inline_call(around));
         inline_call.since
     }
 
@@ -517,7 +528,10 @@ impl Pool {
         if REGISTERED_POOLS.with_borrow(|visited| visited.contains(&pool)) {
             return;
         }
-        let slot = CURRENT_CALL.with(Arc::downgrade);
+        let slot = CURRENT_CALL.with(|slot| {
+            slot.lock().thread = Some(rustix::thread::gettid());
+            Arc::downgrade(slot)
+        });
         let mut state = self.shared.state.lock();
         state.inline_slots.retain(|slot| slot.strong_count() > 0);
         state.inline_slots.push(slot);

@@ -5,7 +5,8 @@
 //! the daemon that serves holds descriptors of these processes (pidfd_open(2)). It makes no
 //! newer change of a file that such a thread may still change ([`crate::fs`]). The daemon knows
 //! such threads by their names, which do not depend on the configuration: the write replica may
-//! have changed, or been renamed.
+//! have changed, or been renamed. A session thread that has its usual name counts too: if it is in a
+//! replica, it has not been there for long, and no other thread has renamed it yet.
 //!
 //! *Invariant:* a process counts as able to change files until the daemon sees that it has
 //! ended, or that it has no thread inside its write replica.
@@ -18,6 +19,7 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::process_state::is_exiting;
 use crate::backend::WRITE_THREAD_PREFIX;
+use crate::fuse::SESSION_THREAD_PREFIX;
 
 /// Descriptors of processes that served the mount.
 #[derive(Debug, Default)]
@@ -56,7 +58,8 @@ impl EarlierDaemons {
 
     /// Whether no process has a thread that may be inside a change.
     pub(super) fn has_no_change_in_flight(&self) -> bool {
-        self.0.iter().all(|process| has_no_call_in_flight(process.as_fd(), WRITE_THREAD_PREFIX))
+        let in_change = [WRITE_THREAD_PREFIX, SESSION_THREAD_PREFIX];
+        self.0.iter().all(|process| has_no_call_in_flight(process.as_fd(), &in_change))
     }
 }
 
@@ -67,7 +70,7 @@ fn has_ended(process: BorrowedFd<'_>) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-fn has_no_call_in_flight(process: BorrowedFd<'_>, threads: &str) -> bool {
+fn has_no_call_in_flight(process: BorrowedFd<'_>, threads: &[&str]) -> bool {
     // The kernel reuses a PID only after its process has ended. So the threads seen are the
     // process's own if it has not ended afterwards.
     has_ended(process)
@@ -75,14 +78,16 @@ fn has_no_call_in_flight(process: BorrowedFd<'_>, threads: &str) -> bool {
         || has_ended(process)
 }
 
-/// Whether no thread whose name begins with `threads` may be inside a call. A thread that is
+/// Whether no thread whose name begins with one of `threads` may be inside a call. A thread that is
 /// exiting has left its call.
-fn has_no_thread_in_call(process: BorrowedFd<'_>, threads: &str) -> Option<bool> {
+fn has_no_thread_in_call(process: BorrowedFd<'_>, threads: &[&str]) -> Option<bool> {
     let info = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
     let info = std::fs::read_to_string(info).ok()?;
     let pid: u32 = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
-    let is_one =
-        |stat: &str| stat.split_once('(').is_some_and(|(_, name)| name.starts_with(threads));
+    let is_one = |stat: &str| {
+        let name = stat.split_once('(').map(|(_, name)| name);
+        name.is_some_and(|name| threads.iter().any(|prefix| name.starts_with(prefix)))
+    };
     for entry in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         // A thread that ended meanwhile has no such file any more.
         let Ok(stat) = std::fs::read(entry.ok()?.path().join("stat")) else { continue };
@@ -106,13 +111,15 @@ mod tests {
         let mut daemons = EarlierDaemons::default();
         daemons.add(Pid::from_child(&child)).unwrap();
         // The child has its name from execve(2) on.
-        while has_no_thread_in_call(daemons.running()[0], "sl") != Some(false) {
+        while has_no_thread_in_call(daemons.running()[0], &["sl"]) != Some(false) {
             std::thread::yield_now();
         }
         assert!(daemons.has_no_change_in_flight(), "no thread of it has a name that says so");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(has_no_call_in_flight(daemons.0[0].as_fd(), "sl") && daemons.running().is_empty());
+        assert!(
+            has_no_call_in_flight(daemons.0[0].as_fd(), &["sl"]) && daemons.running().is_empty()
+        );
         daemons.remove_ended();
         assert!(daemons.0.is_empty());
         assert_eq!(EarlierDaemons::default().with_current().unwrap().running().len(), 1);

@@ -26,12 +26,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::ino::Ino;
-use super::journal::Unflushed;
 use super::records::{ChangeMark, JournalEntry, RecentChangesRecord};
 use super::step_log::StepLog;
 use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use bloom::BloomFilters;
+
+/// The marks of one change, or of some that are noted together.
+#[derive(Default)]
+pub(super) struct ChangeMarks(Marks);
+
+type Marks = SmallVec<[ChangeMark; 4]>;
+
+/// How recent changes affect the object at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PathChange {
+    /// Not at all.
+    None,
+    /// Names in it were changed, if it is a directory.
+    Listing,
+    /// The object may have been changed, or another one may have its path.
+    Object,
+}
 
 pub(super) struct RecentChanges {
     lag: Duration,
@@ -80,14 +98,18 @@ enum MarkKind {
 /// Changes remembered one by one, at most.
 const MAX_MARKS: usize = 16 * 1024;
 
+/// Longer paths are copied to the heap to be hashed.
+const MAX_SHORT_PATH: usize = 256;
+
 /// Sweeps of the marks per lag, at most.
 const SWEEPS_PER_LAG: u32 = 8;
 
 /// The same in every process and release, as daemons hand marks over.
 fn mark_of_bytes(kind: MarkKind, of: &[u8]) -> ChangeMark {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&[kind as u8]).update(of);
-    let hash = hasher.finalize();
+    let mut bytes = SmallVec::<[u8; MAX_SHORT_PATH]>::new();
+    bytes.push(kind as u8);
+    bytes.extend_from_slice(of);
+    let hash = blake3::hash(&bytes);
     let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
     u64::from_le_bytes(*first)
 }
@@ -96,10 +118,21 @@ fn mark_of_path(kind: MarkKind, path: &Path) -> ChangeMark {
     mark_of_bytes(kind, path.as_os_str().as_encoded_bytes())
 }
 
-/// The marks of changes that reach the object at `path`.
-fn marks_covering(path: &Path) -> impl Iterator<Item = ChangeMark> {
-    let trees = path.ancestors().map(|dir| mark_of_path(MarkKind::Subtree, dir));
-    std::iter::once(mark_of_path(MarkKind::Object, path)).chain(trees)
+impl ChangeMarks {
+    /// Something at `path` is changed.
+    pub(super) fn add_path(&mut self, path: &Path, reach: ChangeScope) {
+        let kinds: &[MarkKind] = match reach {
+            ChangeScope::Listing => &[MarkKind::Listing],
+            ChangeScope::Object => &[MarkKind::Object],
+            ChangeScope::Subtree => &[MarkKind::Object, MarkKind::Subtree],
+        };
+        self.0.extend(kinds.iter().map(|kind| mark_of_path(*kind, path)));
+    }
+
+    /// An inode's data or attributes are changed, by any name.
+    pub(super) fn add_inode(&mut self, ino: Ino) {
+        self.0.push(mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes()));
+    }
 }
 
 impl RecentChanges {
@@ -110,56 +143,49 @@ impl RecentChanges {
     }
 
     /// Notes that something was changed, or is about to be.
-    pub(super) fn record_path(&self, path: &Path, reach: ChangeScope, now: Instant) {
-        let kinds: &[MarkKind] = match reach {
-            ChangeScope::Listing => &[MarkKind::Listing],
-            ChangeScope::Object => &[MarkKind::Object],
-            ChangeScope::Subtree => &[MarkKind::Object, MarkKind::Subtree],
+    pub(super) fn record(&self, changes: &ChangeMarks, now: Instant) {
+        let recorded = {
+            let mut state = self.state.lock();
+            self.is_nonempty.store(true, Ordering::Relaxed);
+            let record = |mark: &ChangeMark| match state.insert_mark(*mark, now, self.lag) {
+                true => self.log.all_queued(),
+                // Under the lock, so a journal that is rewritten meanwhile has it as well.
+                false => self.log.append(|| JournalEntry::Changed(*mark)),
+            };
+            changes.0.iter().map(record).max().unwrap_or_default()
         };
-        for kind in kinds {
-            let recorded = self.record_mark(mark_of_path(*kind, path), now);
-            self.log.flush(recorded);
-        }
-    }
-
-    /// Notes that an inode's data or attributes were changed, by any name.
-    pub(super) fn record_inode(&self, ino: Ino, now: Instant) {
-        let recorded = self.record_mark(mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes()), now);
         self.log.flush(recorded);
     }
 
-    fn record_mark(&self, mark: ChangeMark, now: Instant) -> Unflushed {
-        let mut state = self.state.lock();
-        self.is_nonempty.store(true, Ordering::Relaxed);
-        match state.insert_mark(mark, now, self.lag) {
-            true => self.log.all_queued(),
-            // Under the lock, so a journal that is rewritten meanwhile has it as well.
-            false => self.log.append(|| JournalEntry::Changed(mark)),
+    /// How recent changes affect the object at `path`.
+    pub(super) fn path_change(&self, path: &Path, now: Instant) -> PathChange {
+        if self.has_path_changed(path, now) {
+            return PathChange::Object;
         }
-    }
-
-    /// Whether names in the directory `path` were changed recently.
-    pub(super) fn has_listing_changed(&self, path: &Path, now: Instant) -> bool {
-        self.has_any(now, || {
-            std::iter::once(mark_of_path(MarkKind::Listing, path))
-                .chain(marks_covering(path))
-                .collect()
-        })
+        match self.has_any(now, || [mark_of_path(MarkKind::Listing, path)].into_iter().collect()) {
+            true => PathChange::Listing,
+            false => PathChange::None,
+        }
     }
 
     /// Whether the object at `path` may have been changed recently.
     pub(super) fn has_path_changed(&self, path: &Path, now: Instant) -> bool {
-        self.has_any(now, || marks_covering(path).collect())
+        self.has_any(now, || {
+            let object = mark_of_path(MarkKind::Object, path);
+            let trees = path.ancestors().map(|dir| mark_of_path(MarkKind::Subtree, dir));
+            std::iter::once(object).chain(trees).collect()
+        })
     }
 
     /// Whether the inode was changed recently.
     pub(super) fn has_inode_changed(&self, ino: Ino, now: Instant) -> bool {
-        self.has_any(now, || vec![mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes())])
+        let mark = || mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes());
+        self.has_any(now, || [mark()].into_iter().collect())
     }
 
     /// Whether any of these marks is recent. Hashes outside the lock, and only if there are recent
     /// changes at all.
-    fn has_any(&self, now: Instant, marks: impl FnOnce() -> Vec<ChangeMark>) -> bool {
+    fn has_any(&self, now: Instant, marks: impl FnOnce() -> Marks) -> bool {
         if !self.is_nonempty.load(Ordering::Relaxed) {
             return false;
         }
@@ -263,6 +289,14 @@ mod tests {
         RecentChanges::new(LAG, Arc::default())
     }
 
+    impl RecentChanges {
+        fn record_path(&self, path: &Path, reach: ChangeScope, now: Instant) {
+            let mut marks = ChangeMarks::default();
+            marks.add_path(path, reach);
+            self.record(&marks, now);
+        }
+    }
+
     #[test]
     fn a_change_affects_only_its_scope_within_the_lag() {
         let (recent, now) = (recent_changes(), Instant::now());
@@ -270,7 +304,9 @@ mod tests {
         recent.record_path(Path::new("a/f"), ChangeScope::Object, now);
         recent.record_path(Path::new("t"), ChangeScope::Subtree, now);
         recent.record_path(Path::new("l"), ChangeScope::Listing, now);
-        assert!(recent.has_listing_changed(Path::new("l"), now));
+        assert_eq!(recent.path_change(Path::new("l"), now), PathChange::Listing);
+        assert_eq!(recent.path_change(Path::new("t"), now), PathChange::Object);
+        assert_eq!(recent.path_change(Path::new("a"), now), PathChange::None);
         let covered = ["a/f", "t", "t/x", "t/x/y"];
         let free = ["a", "a/g", "a/f/x", "u", "", "l", "l/x"];
         for path in covered {
@@ -288,7 +324,7 @@ mod tests {
     fn no_lookup_happens_once_all_changes_are_old() {
         let (recent, now) = (recent_changes(), Instant::now());
         recent.record_path(Path::new("f"), ChangeScope::Object, now);
-        let no_marks = || -> Vec<ChangeMark> { panic!("nothing is recent") };
+        let no_marks = || -> Marks { panic!("nothing is recent") };
         assert!(
             recent.has_path_changed(Path::new("f"), now)
                 && !recent.has_path_changed(Path::new("f"), now + LAG)
@@ -306,7 +342,9 @@ mod tests {
             recent.record_path(Path::new(&path(i)), ChangeScope::Object, now);
         }
         recent.record_path(Path::new("t"), ChangeScope::Subtree, now);
-        recent.record_inode(Ino(7), now);
+        let mut inode = ChangeMarks::default();
+        inode.add_inode(Ino(7));
+        recent.record(&inode, now);
         assert_eq!(recent.state.lock().marks.len(), MAX_MARKS);
         for i in (0..3 * MAX_MARKS).step_by(97) {
             assert!(recent.has_path_changed(Path::new(&path(i)), now), "{i}");

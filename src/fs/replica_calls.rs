@@ -16,6 +16,7 @@ use super::entry_name::EntryName;
 use super::error::{Errno, FsResult};
 use super::ino::Ino;
 use super::policy::WritePolicy;
+use super::recent_changes::PathChange;
 use super::renames::RenameTracker;
 use super::tables::{InodeRef, Tables};
 use crate::backend::{Backend, Credentials, Lane, ObjectRef};
@@ -60,14 +61,14 @@ impl ReplicaCalls {
         let tables = &self.tables;
         let target = CallTarget::new(path, tables.reader.locator().pin(path));
         let now = Instant::now();
-        match tables.policy.write {
-            Some(write) if tables.recent_changes.has_path_changed(path, now) => {
-                target.only_on(write.replica)
-            }
-            Some(write) if tables.recent_changes.has_listing_changed(path, now) => {
-                target.preferring(write.replica)
-            }
-            _ => tables
+        let change = tables
+            .policy
+            .write
+            .map(|write| (write.replica, tables.recent_changes.path_change(path, now)));
+        match change {
+            Some((replica, PathChange::Object)) => target.only_on(replica),
+            Some((replica, PathChange::Listing)) => target.preferring(replica),
+            Some((_, PathChange::None)) | None => tables
                 .name_freshness
                 .preferred_replica(path, now)
                 .map_or(target, |replica| target.preferring(replica)),
@@ -89,7 +90,7 @@ impl ReplicaCalls {
         let target = self.target_of_known(path);
         match tables.policy.write {
             Some(write)
-                if tables.recent_changes.has_listing_changed(path, Instant::now())
+                if tables.recent_changes.path_change(path, Instant::now()) != PathChange::None
                     || tables.handles.has_writer_in_dir(path) =>
             {
                 target.only_on(write.replica)

@@ -27,7 +27,7 @@ use super::inode_barrier::InodeBarrier;
 use super::inodes::InodeTable;
 use super::name_freshness::NameFreshness;
 use super::policy::{FsPolicy, WritePolicy};
-use super::recent_changes::{ChangeScope, RecentChanges};
+use super::recent_changes::{ChangeMarks, ChangeScope, RecentChanges};
 use super::stale_pages::KernelPages;
 use super::step_log::StepLog;
 use crate::read::Reader;
@@ -137,23 +137,24 @@ impl Tables {
 
     /// Notes a change of a name, and with it of the directory that it is in.
     pub(super) fn record_name_change(&self, path: &Path, scope: ChangeScope) {
-        let now = Instant::now();
-        let dir = path.parent().unwrap_or(Path::new(""));
-        self.recent_changes.record_path(path, scope, now);
-        self.recent_changes.record_path(dir, ChangeScope::Listing, now);
+        let mut marks = ChangeMarks::default();
+        marks.add_path(path, scope);
+        marks.add_path(path.parent().unwrap_or(Path::new("")), ChangeScope::Listing);
+        self.recent_changes.record(&marks, Instant::now());
     }
 
     /// Notes a change of an inode's data or attributes: all its names show other attributes, and so
     /// do the listings that they are in.
     pub(super) fn record_inode_change(&self, ino: Ino) {
         let paths = self.inodes.lock().paths(ino);
-        let now = Instant::now();
+        let mut marks = ChangeMarks::default();
         for path in &paths {
-            self.recent_changes.record_path(path, ChangeScope::Object, now);
+            marks.add_path(path, ChangeScope::Object);
             if let Some(dir) = path.parent() {
-                self.recent_changes.record_path(dir, ChangeScope::Listing, now);
+                marks.add_path(dir, ChangeScope::Listing);
             }
         }
-        self.recent_changes.record_inode(ino, now);
+        marks.add_inode(ino);
+        self.recent_changes.record(&marks, Instant::now());
     }
 }

@@ -24,7 +24,10 @@ use parking_lot::Mutex;
 
 use super::device_fd::{open_dev_null, redirect_fd, request_resend, seqpacket_pair};
 use super::notifier::KernelNotifier;
-use crate::backend::{INTERRUPT_SIGNAL, WRITE_THREAD_PREFIX};
+use crate::backend::{INTERRUPT_SIGNAL, Interruptions, READ_THREAD_PREFIX, WRITE_THREAD_PREFIX};
+
+/// fuser's names for the threads of a session begin so.
+pub const SESSION_THREAD_PREFIX: &str = "fuser-";
 
 /// Pauses the threads of a session.
 pub(super) struct SessionPauser {
@@ -141,6 +144,7 @@ impl SessionPauser {
     /// present one.
     fn interrupt_threads(&self) -> io::Result<()> {
         let _one = INTERRUPT_LOCK.lock();
+        let interruptions = Interruptions::begin();
         let action = SigAction::new(
             SigHandler::Handler(on_interrupt_signal),
             SaFlags::empty(),
@@ -155,14 +159,22 @@ impl SessionPauser {
         for (slot, thread) in PENDING_THREADS.iter().zip(&threads) {
             slot.store(*thread, Ordering::SeqCst);
         }
-        for thread in &threads {
-            send_signal(*thread);
+        for (slot, thread) in PENDING_THREADS.iter().zip(&threads) {
+            match interruptions.is_in_change(*thread) {
+                // Its next read(2) of the descriptor is after this.
+                true => slot.store(0, Ordering::SeqCst),
+                false => send_signal(*thread),
+            }
         }
         let until = Instant::now() + INTERRUPT_TIMEOUT;
         let waiting = || {
             let slots = PENDING_THREADS.iter().take(threads.len());
             let left = slots.map(|slot| slot.load(Ordering::SeqCst)).filter(|left| *left != 0);
-            left.filter(|thread| is_possibly_reading(*thread, self.session_fd)).count()
+            let may_read = |thread: &i32| {
+                is_possibly_reading(*thread, self.session_fd)
+                    && !interruptions.is_in_change(*thread)
+            };
+            left.filter(may_read).count()
         };
         let mut pause = Duration::from_micros(50);
         while waiting() > 0 {
@@ -199,8 +211,12 @@ fn session_threads() -> io::Result<Vec<i32>> {
     for entry in fs::read_dir("/proc/self/task")? {
         let entry = entry?;
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        let usual = name.strip_prefix(WRITE_THREAD_PREFIX).unwrap_or(&name);
-        if usual.starts_with("fuser-")
+        // A thread that has been inside a replica for some time has a prefix.
+        let usual = [READ_THREAD_PREFIX, WRITE_THREAD_PREFIX]
+            .iter()
+            .find_map(|prefix| name.strip_prefix(prefix))
+            .unwrap_or(&name);
+        if usual.starts_with(SESSION_THREAD_PREFIX)
             && let Some(thread) = entry.file_name().to_str().and_then(|id| id.parse().ok())
         {
             threads.push(thread);
@@ -235,15 +251,9 @@ fn thread_state(thread: i32) -> ThreadState {
 fn is_possibly_reading(thread: i32, number: RawFd) -> bool {
     match thread_state(thread) {
         ThreadState::InSyscall(call, first) => call == libc::SYS_read && first == i64::from(number),
-        ThreadState::Running => !is_in_change(thread),
+        ThreadState::Running => true,
         ThreadState::Ended => false,
     }
-}
-
-/// Whether the thread makes a change, and has another name meanwhile. It is interrupted afterwards.
-fn is_in_change(thread: i32) -> bool {
-    let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
-    name.is_ok_and(|name| name.starts_with(WRITE_THREAD_PREFIX))
 }
 
 /// Whether the thread waits in a read(2) of the descriptor, or has ended.

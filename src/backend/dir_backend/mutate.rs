@@ -283,6 +283,7 @@ impl DirFile {
                 Ok(copied? as u64)
             }
             FileMutation::SetAttr(set) => {
+                check_not_given_up()?;
                 if let Some(size) = set.size {
                     rustix::fs::ftruncate(file, size)?;
                 }

@@ -9,20 +9,11 @@ use parking_lot::MutexGuard;
 
 use super::current_call::{CURRENT_CALL, CallSlot};
 use super::{Job, Lane, PoolShared, PoolState};
+use crate::backend::thread_name;
 use crate::memory_headroom;
 
 /// How often an idle thread checks jobs that must not start yet.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// The prefix of the names of threads that may be inside a change.
-pub const WRITE_THREAD_PREFIX: &str = "w:";
-
-fn thread_name(replica: &str, makes_changes: bool) -> String {
-    // The kernel keeps 15 bytes of a thread's name.
-    const MAX_LEN: usize = 15;
-    let name = format!("{}{replica}", if makes_changes { WRITE_THREAD_PREFIX } else { "r:" });
-    String::from_utf8_lossy(&name.as_bytes()[..name.len().min(MAX_LEN)]).into_owned()
-}
 
 /// The stack size of a thread in bytes; the usual default.
 const STACK_SIZE: usize = 2 << 20;
@@ -32,7 +23,7 @@ pub(super) fn start_thread(shared: &Arc<PoolShared>) -> std::io::Result<()> {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
     let shared = Arc::clone(shared);
-    let name = thread_name(&shared.name, shared.is_write_replica.load(Ordering::Relaxed));
+    let name = thread_name::prefixed(&shared.name, shared.is_write_replica.load(Ordering::Relaxed));
     std::thread::Builder::new()
         .name(name)
         .stack_size(STACK_SIZE)

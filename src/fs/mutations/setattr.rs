@@ -1,4 +1,5 @@
-//! Sets attributes: by path if the inode has a name, else by an open descriptor.
+//! Sets attributes: through a descriptor that may write, if there is one; else by path if the inode
+//! has a name, else through any descriptor.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,13 +94,19 @@ impl Mutations {
             Some(handle) => self.tables.handles.file(handle).ok_or(Errno::BADF)?.writer.clone(),
             None => None,
         };
-        // When the kernel truncates a file that was just opened, it names no handle.
-        let writer = writer.or_else(|| open.as_ref()?.writer_of(&request.credentials));
+        let other_writer = || match is_truncation {
+            // When the kernel truncates a file that was just opened, it names no handle. Only the
+            // opener's descriptor may be used: the kernel has checked the right to write at its
+            // open.
+            true => open.as_ref()?.writer_of(&request.credentials),
+            // The right to change attributes does not depend on how the file was opened. A
+            // descriptor that must be opened first has no advantage over the path.
+            false => open.as_ref()?.any_writer().filter(|writer| !writer.file.is_deferred()),
+        };
+        let writer = writer.or_else(other_writer);
         let path = self.tables.path(ino);
         match (open, writer, path) {
-            (Some(inode), Some(writer), _) if is_truncation => {
-                self.setattr_by_writer(request, inode, &writer).await
-            }
+            (Some(inode), Some(writer), _) => self.setattr_by_writer(request, inode, &writer).await,
             (_, _, Ok(path)) => self.setattr_by_path(request, path).await,
             (Some(inode), _, Err(_)) => self.setattr_unlinked(request, inode).await,
             (None, _, Err(errno)) => Err(errno),
@@ -214,7 +221,8 @@ impl Mutations {
         let own_guard = Arc::clone(&guard);
         let set = move |backend: &dyn Backend| {
             let file = file(backend)?;
-            let _exclusive = own_guard.lock_exclusive()?;
+            let _exclusive =
+                if attributes.size.is_some() { Some(own_guard.lock_exclusive()?) } else { None };
             match file.mutate(&FileMutation::SetAttr(attributes)) {
                 Err(BackendError::Os(E::PERM)) if is_before_write => {}
                 set => drop(set?),
