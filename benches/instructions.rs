@@ -271,7 +271,7 @@ impl Volume {
         let handle = open(&self.fs, self.small).handle;
         self.read(handle, ByteRange::at(0, 4096));
         let files = self.fs.open_files.release_on_session_thread(handle);
-        self.fs.open_files.close_files(files);
+        self.fs.open_files.finish_release(files);
     }
 
     fn create(&self, number: u64) {
@@ -303,7 +303,7 @@ impl Volume {
         let fs = Arc::clone(&self.fs);
         now(async move { fs.mutations.flush(handle, LockOwner(0)).await }).expect("flush");
         let files = self.fs.open_files.release_on_session_thread(handle);
-        self.fs.open_files.close_files(files);
+        self.fs.open_files.finish_release(files);
         self.fs.namespace.forget(created.entry.ino, 1);
     }
 }

@@ -74,6 +74,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Nothing changes while it is mounted.
     pub immutable: bool,
+    /// Let the kernel read files without opening them, if it can.
+    pub omits_opens: bool,
     /// Session threads.
     pub threads: usize,
     /// Background requests that the kernel may have in flight.
@@ -110,6 +112,11 @@ impl MountOptions {
 }
 
 impl FixedMountOptions {
+    /// Whether other users may use the mount.
+    pub fn allows_others(&self) -> bool {
+        self.allow_other
+    }
+
     /// The first option that differs in `other`.
     pub fn first_difference(&self, other: &Self) -> Option<&'static str> {
         let pairs = [
@@ -171,8 +178,10 @@ impl Session {
         options: &MountOptions,
         agreed: &InitParams,
     ) -> io::Result<ResumableSession> {
+        // A kernel that leaves opens out does so until the mount ends.
+        let options = MountOptions { omits_opens: agreed.omits_opens(), ..options.clone() };
         let (prepared, now) =
-            NegotiatedSession::negotiate(fs, options, agreed.init_request().to_vec())?;
+            NegotiatedSession::negotiate(fs, &options, agreed.init_request().to_vec())?;
         match now == *agreed {
             true => Ok(ResumableSession(prepared)),
             false => Err(io::Error::other(

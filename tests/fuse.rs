@@ -30,4 +30,5 @@ mod silence;
 mod small;
 mod starts;
 mod targets;
+mod unopened;
 mod writes;

@@ -5,6 +5,7 @@ mod kept;
 mod load;
 mod reload;
 mod reused;
+mod unopened;
 mod upgrade;
 
 use std::fs;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::handover_error::IncompatibleMount;
 use super::volume_core::VolumeCore;
+use super::volume_policies::can_omit_opens;
 use crate::config::{Config, ReplicaConfig};
 use crate::fs;
 use crate::fuse::{FixedMountOptions, InitParams};
@@ -62,6 +63,9 @@ impl MountSnapshot {
         }
         if self.agreed.is_immutable().is_some_and(|was| was != config.volume.immutable) {
             return Err(IncompatibleMount::Option("immutable"));
+        }
+        if self.agreed.omits_opens() && !can_omit_opens(config, fixed.allows_others()) {
+            return Err(IncompatibleMount::Option("read.cache, passthrough or locks"));
         }
         match self.fixed.first_difference(fixed) {
             Some(option) => Err(IncompatibleMount::Option(option)),

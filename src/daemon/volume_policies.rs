@@ -8,7 +8,7 @@ use super::{kernel_tuning, system_memory};
 use crate::backend::{Backend, PoolLimits, Replica};
 use crate::buffer::PipePool;
 use crate::config::units::Share;
-use crate::config::{Access, Config, LockMode, Passthrough};
+use crate::config::{Access, CachePolicy, Config, LockMode, Passthrough};
 use crate::fs::{CacheModePolicy, FsPolicy, WritePolicy};
 use crate::fuse::MountOptions;
 use crate::mount_table::fanfs_mounts;
@@ -137,6 +137,18 @@ pub(super) fn fs_policy(config: &Config) -> FsPolicy {
     }
 }
 
+/// Whether the kernel may read files without opening them: an open would decide nothing. Data never
+/// changes, all of it goes through the kernel's page cache, no replica keeps locks, and every caller
+/// has the daemon's own rights, so no server need be asked for a caller's.
+pub(super) fn can_omit_opens(config: &Config, allow_other: bool) -> bool {
+    config.volume.immutable
+        && config.volume.mode == VolumeMode::Shared
+        && config.read.cache == CachePolicy::Kernel
+        && config.read.passthrough == Passthrough::Off
+        && config.write.locks == LockMode::Local
+        && !(allow_other && rustix::process::geteuid().is_root())
+}
+
 /// The mount's options; replies wait in `pipes` if there are any.
 pub(super) fn mount_options(
     config: &Config,
@@ -148,14 +160,16 @@ pub(super) fn mount_options(
     } else {
         fanfs_mounts::SOURCE_PREFIX
     };
+    let allow_other = config.fuse.allow_other || overrides.allow_other;
     MountOptions {
         name: format!("{source}{}", config.volume.name),
-        allow_other: config.fuse.allow_other || overrides.allow_other,
+        allow_other,
         suid: overrides.suid,
         dev: overrides.dev,
         exec: !overrides.noexec,
         read_only: config.volume.access == Access::ReadOnly,
         immutable: config.volume.immutable,
+        omits_opens: can_omit_opens(config, allow_other),
         threads: config.fuse.threads,
         max_background: config.fuse.max_background,
         max_request: kernel_tuning::max_request(config),

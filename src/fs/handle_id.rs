@@ -23,6 +23,13 @@ pub struct HandleId {
     pub ino: Ino,
 }
 
+impl HandleId {
+    /// Whether the kernel has not opened the file: no handle has this number.
+    pub fn is_unopened(self) -> bool {
+        self.number == 0
+    }
+}
+
 /// Issues the numbers.
 pub(super) struct HandleNumbers(AtomicU64);
 

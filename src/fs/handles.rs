@@ -93,6 +93,9 @@ pub(super) struct FileHandle {
     pub(super) is_closing: AtomicBool,
     /// Present if the handle may write.
     pub(super) writer: Option<Arc<Writer>>,
+    /// Whether the kernel does not know the handle: it reads the file without opening it. The next
+    /// daemon opens such files itself.
+    pub(super) is_implicit: bool,
 }
 
 /// An open directory.
@@ -202,9 +205,12 @@ impl Handles {
             if handle.is_writable() {
                 self.log.track(request, id.into());
             }
-            let recorded = self.log.append_for_request(request, id.into(), || {
-                JournalEntry::Open(request, Box::new(handle.record(number, None, false)))
-            });
+            let recorded = match handle.is_implicit() {
+                true => Unflushed::default(),
+                false => self.log.append_for_request(request, id.into(), || {
+                    JournalEntry::Open(request, Box::new(handle.record(number, None, false)))
+                }),
+            };
             self.open.lock().insert(number, handle);
             recorded
         };
@@ -218,7 +224,7 @@ impl Handles {
         let removed = {
             let _open_close = self.open_close_lock.lock();
             let removed = self.open.lock().remove(id.number, id.ino);
-            if removed.is_some() {
+            if removed.as_ref().is_some_and(|handle| !handle.is_implicit()) {
                 recorded = self.log.append(|| JournalEntry::Close(id.number));
             }
             removed
@@ -382,6 +388,10 @@ impl Handle {
 
     fn is_writable(&self) -> bool {
         matches!(self, Self::File(file) if file.writer.is_some())
+    }
+
+    fn is_implicit(&self) -> bool {
+        matches!(self, Self::File(file) if file.is_implicit)
     }
 }
 

@@ -9,8 +9,10 @@ mod open_immutable;
 mod open_to_write;
 mod pages_at_open;
 mod read;
+mod read_unopened;
 mod replica_open;
 mod write_replica_reads;
+mod writer_release;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +30,9 @@ use super::records::UnansweredEntry;
 use super::replica_calls::ReplicaCalls;
 use super::tables::Tables;
 use crate::backend::{DroppedFiles, Lane, collect_closes};
-use crate::replicas::task;
 use crate::telemetry::VolumeCounters;
+use read_unopened::ImplicitHandles;
+use writer_release::WriterRelease;
 
 pub use open::OpenedFile;
 pub(super) use open_to_write::{OpenForWrite, OpenedWriter, WriteHandle};
@@ -43,11 +46,19 @@ pub struct OpenFiles {
     locks: Arc<Locks>,
     passthrough: Passthrough,
     activity: ActivityLog,
+    implicit: ImplicitHandles,
     /// Whether the kernel maps files that are open direct.
     direct_mmap: AtomicBool,
     /// Memory for the data of requests.
     payload_budget: Arc<PayloadBudget>,
     counters: Arc<VolumeCounters>,
+}
+
+/// What a released handle leaves to do. Dropping this leaves it to the replicas' threads.
+pub struct ReleasedFiles {
+    /// Files of replicas that are to be closed.
+    dropped: DroppedFiles,
+    writer: Option<WriterRelease>,
 }
 
 /// The parts that open files use.
@@ -71,6 +82,7 @@ impl OpenFiles {
             locks,
             passthrough,
             activity: ActivityLog::default(),
+            implicit: ImplicitHandles::default(),
             direct_mmap: AtomicBool::new(false),
             payload_budget,
             counters,
@@ -105,31 +117,41 @@ impl OpenFiles {
 
     /// Closes a file or directory.
     pub fn release(self: &Arc<Self>, handle: HandleId) {
-        // A removal waits until all handles of the file are closed.
-        let open = self.tables.handles.file(handle).filter(|_| self.tables.can_write());
-        let _closing = open.and_then(|file| file.inode.gate.start_operation());
-        let closed = self.remove_handle(&mut self.tables.inodes.lock(), handle);
-        self.finish_close(handle, closed);
-        self.tables.compact_journal_if_due();
+        drop(self.remove_released(handle));
     }
 
-    /// The same on a session thread. Returns the replicas' files that are to be closed. The thread
-    /// passes them to [`OpenFiles::close_files`] once the kernel has its reply: if a close hangs,
-    /// nothing waits for it.
+    /// The same on a session thread. The thread passes the result to
+    /// [`OpenFiles::finish_release`] once the kernel has its reply. If a call for it hangs, nothing
+    /// waits for it.
     #[must_use]
-    pub fn release_on_session_thread(self: &Arc<Self>, handle: HandleId) -> DroppedFiles {
-        collect_closes(|| self.release(handle))
+    pub fn release_on_session_thread(self: &Arc<Self>, handle: HandleId) -> ReleasedFiles {
+        let mut writer = None;
+        let dropped = collect_closes(|| writer = self.remove_released(handle));
+        ReleasedFiles { dropped, writer }
     }
 
-    /// Closes files that this session thread has released. It closes one itself at most: if that
-    /// hangs, the files of other replicas must not wait for it.
-    pub fn close_files(&self, mut files: DroppedFiles) {
+    /// Finishes the release of a handle on this session thread. The thread closes one file itself at
+    /// most: if that hangs, the files of other replicas must not wait for it.
+    pub fn finish_release(&self, released: ReleasedFiles) {
+        let ReleasedFiles { dropped: mut files, writer } = released;
+        files.extend(writer.into_iter().flat_map(WriterRelease::finish_on_session_thread));
         let own = files.pop();
         // The replicas' threads close the others.
         drop(files);
         if let Some(file) = own {
             self.calls.client.close(file);
         }
+    }
+
+    /// Removes a handle that the kernel has released.
+    fn remove_released(self: &Arc<Self>, handle: HandleId) -> Option<WriterRelease> {
+        // A removal waits until all handles of the file are closed.
+        let open = self.tables.handles.file(handle).filter(|_| self.tables.can_write());
+        let _closing = open.and_then(|file| file.inode.gate.start_operation());
+        let closed = self.remove_handle(&mut self.tables.inodes.lock(), handle);
+        let writer = self.finish_close(handle, closed);
+        self.tables.compact_journal_if_due();
+        writer
     }
 
     /// The kernel sends a request again: removes the entries of its earlier try, which the kernel
@@ -152,7 +174,7 @@ impl OpenFiles {
             }
         }
         for (handle, closed) in closed {
-            self.finish_close(handle, closed);
+            drop(self.finish_close(handle, closed));
         }
     }
 
@@ -168,12 +190,15 @@ impl OpenFiles {
         closed
     }
 
-    /// Releases the resources of a closed handle.
-    fn finish_close(self: &Arc<Self>, handle: HandleId, closed: ReleasedHandle) {
+    /// Releases the resources of a closed handle. If it may write, the rest is left to the result.
+    fn finish_close(
+        self: &Arc<Self>,
+        handle: HandleId,
+        closed: ReleasedHandle,
+    ) -> Option<WriterRelease> {
         self.locks.release_handle(handle.number);
-        if let Some((ino, inode, writer)) = closed.writer {
-            task::run(Arc::clone(self).release_writer(ino, inode, writer));
-        }
+        let writer =
+            closed.writer.map(|(ino, inode, writer)| WriterRelease::new(self, ino, inode, writer));
         if let Some((ino, small)) = closed.small_blocks {
             self.tables.inodes.lock().set_small_block_reads(ino, small);
         }
@@ -187,6 +212,7 @@ impl OpenFiles {
         if let Some(file) = closed.last_version {
             self.tables.reader.retire_file(&file);
         }
+        writer
     }
 
     /// Takes back a lent file that the kernel does not read, or no longer reads.

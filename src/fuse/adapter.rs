@@ -4,6 +4,7 @@
 mod dir_entries;
 mod file_locks;
 mod file_opens;
+mod file_reads;
 mod file_writes;
 mod filesystem;
 mod listings;
@@ -37,6 +38,8 @@ pub(super) struct Adapter {
     raw_replies: Arc<RawReplies>,
     small_reads: SmallFileReads<RawReadReply>,
     notifier: Arc<KernelNotifier>,
+    /// Whether the kernel reads files without opening them.
+    omits_opens: bool,
 }
 
 impl Adapter {
@@ -59,6 +62,7 @@ impl Adapter {
             raw_replies: replies,
             small_reads,
             notifier: kernel,
+            omits_opens: false,
         }
     }
 

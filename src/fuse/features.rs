@@ -10,6 +10,7 @@ pub(super) struct InitFeatures {
     max_background: u16,
     max_request: u64,
     immutable: bool,
+    omits_opens: bool,
 }
 
 impl InitFeatures {
@@ -18,11 +19,13 @@ impl InitFeatures {
             max_background: options.max_background,
             max_request: options.max_request,
             immutable: options.immutable,
+            omits_opens: options.omits_opens,
         }
     }
 
-    /// Requests the features, and reports the result to `fs`.
-    pub(super) fn negotiate(&self, fs: &Fs, config: &mut KernelConfig) {
+    /// Requests the features, and reports the result to `fs`. Returns whether the kernel will read
+    /// files without opening them.
+    pub(super) fn negotiate(&self, fs: &Fs, config: &mut KernelConfig) -> bool {
         // Each is used if the kernel has it.
         for capability in [
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -63,16 +66,7 @@ impl InitFeatures {
         let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         fs.open_files.set_direct_mmap(maps_direct.is_ok());
         if fs.open_files.is_passthrough_wanted() {
-            match config.add_capabilities(InitFlags::FUSE_PASSTHROUGH) {
-                // Depth 1: a replica may not be stacked itself, and one more file system may be
-                // stacked on this mount.
-                Ok(()) => {
-                    let _ = config.set_max_stack_depth(1);
-                }
-                Err(_) => {
-                    fs.open_files.disable_passthrough("the kernel is older than 6.9".to_owned())
-                }
-            }
+            negotiate_passthrough(fs, config);
         }
         let _ = config.set_max_background(self.max_background);
         // fuser derives the largest read from the largest write. Above its own limit it returns
@@ -81,5 +75,18 @@ impl InitFeatures {
         if let Err(limit) = config.set_max_write(most) {
             let _ = config.set_max_write(limit);
         }
+        // The answer shows the next daemon that this one has agreed to it.
+        self.omits_opens && config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok()
+    }
+}
+
+fn negotiate_passthrough(fs: &Fs, config: &mut KernelConfig) {
+    match config.add_capabilities(InitFlags::FUSE_PASSTHROUGH) {
+        // Depth 1: a replica may not be stacked itself, and one more file system may be stacked on
+        // this mount.
+        Ok(()) => {
+            let _ = config.set_max_stack_depth(1);
+        }
+        Err(_) => fs.open_files.disable_passthrough("the kernel is older than 6.9".to_owned()),
     }
 }

@@ -53,6 +53,9 @@ const REPLY_FLAGS_OFFSET: usize = 16 + 12;
 /// `FUSE_CACHE_SYMLINKS`: the kernel keeps the targets of symbolic links.
 const FUSE_CACHE_SYMLINKS: u32 = 1 << 23;
 
+/// `FUSE_NO_OPEN_SUPPORT`: the kernel can read files without opening them.
+const FUSE_NO_OPEN_SUPPORT: u32 = 1 << 17;
+
 /// `FUSE_INIT_EXT`: a second word of flags follows.
 const FUSE_INIT_EXT: u32 = 1 << 30;
 
@@ -72,6 +75,12 @@ impl InitParams {
     pub fn can_resend(&self) -> bool {
         let has = |at, flag| word_at(&self.asked, at).is_some_and(|flags| flags & flag != 0);
         has(INIT_FLAGS_OFFSET, FUSE_INIT_EXT) && has(INIT_FLAGS_OFFSET + 4, FUSE_HAS_RESEND)
+    }
+
+    /// Whether the kernel may read files without opening them.
+    pub fn omits_opens(&self) -> bool {
+        word_at(&self.answer, REPLY_FLAGS_OFFSET)
+            .is_some_and(|flags| flags & FUSE_NO_OPEN_SUPPORT != 0)
     }
 
     /// Whether the mount is of an immutable volume. `None` if the kernel does not distinguish them

@@ -22,6 +22,22 @@ pub(super) struct FuseOpenResponder {
     pub(super) serial_writes: bool,
 }
 
+/// The kernel's side of the open of a file that the kernel reads without opening it.
+pub(super) struct UnopenedFile {
+    pub(super) number: INodeNo,
+    pub(super) notifier: Arc<KernelNotifier>,
+}
+
+impl KernelOpen for UnopenedFile {
+    fn register_backing(&self, _: BorrowedFd<'_>) -> std::io::Result<BackingId> {
+        Err(rustix::io::Errno::OPNOTSUPP.into())
+    }
+
+    fn invalidate_attrs(&self) {
+        self.notifier.invalidate_attrs(self.number);
+    }
+}
+
 /// The kernel's id of a backing file.
 struct KernelBacking(Option<fuser::BackingId>);
 

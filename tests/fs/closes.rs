@@ -68,7 +68,7 @@ impl Rig {
     fn release(&self, handle: HandleId) {
         let open_files = &self.volume.fs.open_files;
         let files = open_files.release_on_session_thread(handle);
-        open_files.close_files(files);
+        open_files.finish_release(files);
     }
 
     /// Whether this process has the file open.
@@ -126,7 +126,7 @@ fn slow_closes_are_left_to_the_replicas_threads() {
         let handle = rig.open(0);
         let files = rig.volume.fs.open_files.release_on_session_thread(handle);
         std::thread::scope(|scope| {
-            let closing = scope.spawn(|| rig.volume.fs.open_files.close_files(files));
+            let closing = scope.spawn(|| rig.volume.fs.open_files.finish_release(files));
             let mut was_inside = false;
             while !closing.is_finished() {
                 was_inside |= rig.inside() > 0;

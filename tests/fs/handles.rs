@@ -67,7 +67,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
             errno(fs.mutations.flush(wrong, owner)),
             errno(fs.mutations.fsync(wrong, false)),
             errno(fs.mutations.fallocate(me, wrong, allocate)),
-            errno(fs.open_files.lseek(wrong, 0, SeekTo::Data)),
+            errno(fs.open_files.lseek(wrong, 0, SeekTo::Data, &())),
             errno(fs.mutations.copy_file_range(me, CopyRequest { source: wrong, ..copy })),
             errno(fs.mutations.copy_file_range(me, CopyRequest { target: wrong, ..copy })),
             errno(fs.namespace.getattr(me, wrong.ino, Some(wrong))),

@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) write: bool,
     /// Plain directories, without faults and limits.
     pub(crate) plain: bool,
+    /// Whether only this user may use the mount.
+    pub(crate) own_only: bool,
 }
 
 impl Default for Setup {
@@ -59,6 +61,7 @@ impl Default for Setup {
             rates: [0; 3],
             write: false,
             plain: false,
+            own_only: false,
         }
     }
 }
@@ -72,6 +75,7 @@ pub(crate) struct Rig {
     copies: bool,
     text: String,
     backends: ReplicaMap<Arc<dyn Backend>>,
+    extra: MountOverrides,
 }
 
 /// An empty tree to fill before it is mounted.
@@ -121,13 +125,22 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
     text.push_str(&format!("[read]\n{}\n{}\n{}\n", setup.read, setup.rest, setup.more));
     let config = config::parse(&text, Path::new("test")).unwrap();
     let backends = ReplicaMap::from_iter(backends);
-    let mount = start(config, backends.clone(), room.path());
-    Rig { mount: Some(mount), scripts, records, room, copies: setup.copies, text, backends }
+    let extra = MountOverrides {
+        no_control: true,
+        allow_other: !setup.own_only,
+        ..MountOverrides::default()
+    };
+    let mount = start(config, backends.clone(), room.path(), &extra);
+    Rig { mount: Some(mount), scripts, records, room, copies: setup.copies, text, backends, extra }
 }
 
-fn start(config: config::Config, backends: ReplicaMap<Arc<dyn Backend>>, room: &Path) -> Mount {
-    let extra = MountOverrides { no_control: true, allow_other: true, ..MountOverrides::default() };
-    Mount::start_with_backends(config, backends, &room.join("mnt"), &extra).unwrap()
+fn start(
+    config: config::Config,
+    backends: ReplicaMap<Arc<dyn Backend>>,
+    room: &Path,
+    extra: &MountOverrides,
+) -> Mount {
+    Mount::start_with_backends(config, backends, &room.join("mnt"), extra).unwrap()
 }
 
 impl Rig {
@@ -135,7 +148,7 @@ impl Rig {
     pub(crate) fn again(mut self) -> Self {
         processes::stop(self.mount.take().unwrap()).unwrap();
         let config = config::parse(&self.text, Path::new("test")).unwrap();
-        self.mount = Some(start(config, self.backends.clone(), self.room.path()));
+        self.mount = Some(start(config, self.backends.clone(), self.room.path(), &self.extra));
         self
     }
 

@@ -110,7 +110,7 @@ impl Handles {
         files: &mut FilesToSend,
     ) {
         let open = self.open.lock();
-        for (number, handle) in open.iter() {
+        for (number, handle) in open.iter().filter(|(_, handle)| !handle.is_implicit()) {
             let mut record = handle.record(number, Some(inodes), files.is_handover());
             if let (Handle::File(file), HandleKindRecord::File { writer: Some(record), .. }) =
                 (handle, &mut record.kind)
@@ -121,7 +121,8 @@ impl Handles {
             snapshot.handles.push(record);
         }
         let is_written = |ino: Ino| open.of_inode(ino).any(Handle::is_writable);
-        for (ino, counted) in self.inodes.lock().iter() {
+        let is_known = |ino: Ino| open.of_inode(ino).any(|handle| !handle.is_implicit());
+        for (ino, counted) in self.inodes.lock().iter().filter(|(ino, _)| is_known(**ino)) {
             let current = counted.inode.current();
             // The last writer has closed it, and its version afterwards is not known yet. A
             // descriptor may show old data although it shows this version, so none counts as
@@ -199,6 +200,7 @@ impl Handles {
                         credentials,
                         is_closing: AtomicBool::default(),
                         writer,
+                        is_implicit: false,
                     }))
                 }
             };

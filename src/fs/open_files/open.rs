@@ -62,11 +62,19 @@ pub(super) struct OpenRequest {
     to_run: bool,
     /// The kernel's number of the request.
     request: u64,
+    /// Whether the kernel does not open the file, but reads it.
+    is_implicit: bool,
     /// The version of the file, if a replica that opens it should also read it.
     pub(super) reads: Option<FileVersion>,
 }
 
 impl OpenRequest {
+    /// Opens the file for the daemon, to read it.
+    pub(super) fn by_daemon(ino: Ino, reads: Option<FileVersion>) -> Self {
+        let caller = Credentials::DAEMON;
+        Self { ino, caller, to_run: false, request: 0, is_implicit: true, reads }
+    }
+
     /// The credentials with which other replicas open the file later: the same that it is open with
     /// now.
     pub(super) fn credentials(&self) -> &Credentials {
@@ -148,14 +156,25 @@ impl OpenFiles {
         to_run: bool,
         kernel: &impl KernelOpen,
     ) -> FsResult<OpenedFile> {
-        let mut begun = self.calls.start_call(&[ino]);
         let request = OpenRequest {
             ino,
             caller: caller.credentials(),
             to_run,
             request: caller.request,
+            is_implicit: false,
             reads: self.wants_content(ino),
         };
+        self.open_to_read(request, kernel).await
+    }
+
+    /// Opens a regular file for reading.
+    pub(super) async fn open_to_read(
+        &self,
+        request: OpenRequest,
+        kernel: &impl KernelOpen,
+    ) -> FsResult<OpenedFile> {
+        let ino = request.ino;
+        let mut begun = self.calls.start_call(&[ino]);
         let known = self.open_immutable(&request, begun.started_at).await;
         let opened = loop {
             if let Some(opened) = known {
@@ -387,6 +406,7 @@ impl OpenFiles {
             credentials: request.credentials().clone(),
             is_closing: AtomicBool::default(),
             writer: None,
+            is_implicit: request.is_implicit,
         };
         self.tables.handles.insert_file(handle, request.request)
     }

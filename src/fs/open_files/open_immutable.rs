@@ -25,12 +25,12 @@ use crate::replicas::metadata_client::{Fallback, RunAs};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 
 /// A small file that a replica has opened.
-struct ReadFile {
+pub(super) struct ReadFile {
     replica: ReplicaId,
     file: Arc<dyn BackendFile>,
     version: FileVersion,
     /// `None` if it was not read too.
-    content: Option<FileContent>,
+    pub(super) content: Option<FileContent>,
 }
 
 impl OpenFiles {
@@ -53,7 +53,7 @@ impl OpenFiles {
     }
 
     /// Opens and reads the file on a replica. `None` if none does so soon.
-    async fn read_whole(
+    pub(super) async fn read_whole(
         &self,
         request: &OpenRequest,
         version: FileVersion,
@@ -92,7 +92,11 @@ impl OpenFiles {
     }
 
     /// Enters the open into the tables, with the file if a replica has opened it.
-    fn enter_immutable(&self, request: &OpenRequest, read: Option<ReadFile>) -> Option<OpenedFile> {
+    pub(super) fn enter_immutable(
+        &self,
+        request: &OpenRequest,
+        read: Option<ReadFile>,
+    ) -> Option<OpenedFile> {
         let mode = self.tables.policy.mode;
         let ino = request.ino;
         let mut inodes = self.tables.inodes.lock();

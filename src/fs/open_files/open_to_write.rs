@@ -12,17 +12,12 @@ use crate::backend::{
 use crate::fs::cache_mode::{CacheMode, ReadSizeStats};
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
-use crate::fs::handles::{FileHandle, OpenInode, OpenMethod, OpenOutcome, VersionAge};
+use crate::fs::handles::{FileHandle, OpenInode, OpenMethod, OpenOutcome};
 use crate::fs::ino::Ino;
 use crate::fs::inodes::CacheValidity;
 use crate::fs::kernel_open::KernelOpen;
 use crate::fs::replica_calls::RetriedCall;
 use crate::fs::write_gate::Writer;
-use crate::read::OpenFile;
-use crate::replicas::metadata_client::ChangeClass;
-
-/// How often the last handle that may write asks for the version of a file that is being changed.
-const MAX_VERSION_QUESTIONS: usize = 3;
 
 /// A handle that may write, and the inode that it belongs to.
 pub(in crate::fs) struct WriteHandle {
@@ -149,6 +144,7 @@ impl OpenFiles {
             credentials: writer.credentials.clone(),
             is_closing: AtomicBool::default(),
             writer: Some(Arc::clone(&writer)),
+            is_implicit: false,
         };
         let handle = self.tables.handles.insert_file(handle, request);
         Ok(WriteHandle { handle, inode, writer })
@@ -192,61 +188,5 @@ impl OpenFiles {
         inodes.mark_cache_mixed(ino);
         inodes.mark_changed(ino, self.tables.next_change_seq());
         Ok(EnteredWriter { cache_validity, outcome })
-    }
-
-    /// Finishes the close of a handle that could write. Asks for the file's version, so that all
-    /// replicas that have it serve reads again. The last handle asks once more if the file was
-    /// changed since it asked: another handle may have written and closed.
-    pub(in crate::fs) async fn release_writer(
-        self: Arc<Self>,
-        ino: Ino,
-        inode: Arc<OpenInode>,
-        writer: Arc<Writer>,
-    ) {
-        let Ok(write) = self.tables.write_policy() else { return };
-        self.tables.record_inode_change(ino);
-        // A request that removes the file waits until it is closed.
-        let closing = inode.gate.start_operation();
-        let mode = self.tables.policy.mode;
-        let mut questions = 0;
-        let retired = loop {
-            let asked = self.tables.change_seq();
-            let kernel_attrs = inode.kernel_attrs();
-            let mut once = self.calls.single_call(write, Lane::Metadata, &writer.credentials);
-            once.class = ChangeClass::Flush;
-            let file = Arc::clone(&writer.file);
-            let answer = self.calls.client.call_once(once, move |_| file.attr()).await;
-            questions += 1;
-            self.tables.record_inode_change(ino);
-            let mut inodes = self.tables.inodes.lock();
-            let is_overtaken = !inodes.is_unchanged_since(ino, asked);
-            let can_repeat = answer.is_ok() && questions < MAX_VERSION_QUESTIONS;
-            let is_open = || {
-                let open = self.tables.handles.find_inode(ino);
-                open.is_some_and(|open| Arc::ptr_eq(&open, &inode))
-            };
-            if is_overtaken && can_repeat && inode.is_last_writer(&writer) && is_open() {
-                continue;
-            }
-            // Attributes that the kernel got meanwhile may be later, and it has them.
-            let is_latest = !is_overtaken && inode.kernel_attrs() == kernel_attrs
-                // A change that was given up may still be made.
-                && closing.is_some();
-            let age = match answer {
-                Ok(_) if is_latest => VersionAge::Latest,
-                _ => VersionAge::Unknown,
-            };
-            let path = inodes.path(ino);
-            inodes.mark_cache_mixed(ino);
-            inodes.mark_changed(ino, self.tables.next_change_seq());
-            break inode.remove_writer(&writer, age, |old: &OpenFile| {
-                let version = answer.map_or(old.version(), |attr| attr.version());
-                let path = path.unwrap_or_else(|| old.path().to_owned());
-                self.tables.reader.new_open_file(path, version, mode, old.credentials()).reopening()
-            });
-        };
-        if let Some(old) = retired {
-            self.tables.reader.retire_file(&old);
-        }
     }
 }

@@ -10,6 +10,7 @@ use crate::fs::cache_mode::CacheMode;
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
 use crate::fs::handles::{FileHandle, ReadSource};
+use crate::fs::kernel_open::KernelOpen;
 use crate::fs::namespace::{AttrRequest, AttrSource};
 use crate::fs::write_gate::Writer;
 use crate::read::{
@@ -134,10 +135,22 @@ impl OpenFiles {
         caller: ReadCaller<'_, R>,
         reply: R,
     ) {
+        match self.tables.handles.file(handle) {
+            Some(file) => self.read_file(handle, file, range, caller, reply),
+            None => reply.send(Err(Errno::BADF)),
+        }
+    }
+
+    /// Reads a range of the open `file`.
+    pub(super) fn read_file<R: ReadReply>(
+        self: &Arc<Self>,
+        handle: HandleId,
+        file: Arc<FileHandle>,
+        range: ByteRange,
+        caller: ReadCaller<'_, R>,
+        reply: R,
+    ) {
         let process = caller.process;
-        let Some(file) = self.tables.handles.file(handle) else {
-            return reply.send(Err(Errno::BADF));
-        };
         file.cache_validity.mark_read();
         file.is_closing.store(false, Ordering::Relaxed);
         let now = Instant::now();
@@ -320,9 +333,18 @@ impl OpenFiles {
         });
     }
 
-    /// The next data or hole of an open file.
-    pub async fn lseek(&self, handle: HandleId, offset: u64, to: SeekTo) -> FsResult<u64> {
-        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+    /// The next data or hole of a file.
+    pub async fn lseek(
+        self: &Arc<Self>,
+        handle: HandleId,
+        offset: u64,
+        to: SeekTo,
+        kernel: &impl KernelOpen,
+    ) -> FsResult<u64> {
+        let file = match handle.is_unopened() {
+            true => self.file_to_read(handle.ino, kernel).await?.1,
+            false => self.tables.handles.file(handle).ok_or(Errno::BADF)?,
+        };
         let current = match file.inode.read_source(file.writer.as_ref()) {
             ReadSource::AnyReplica(current, _) => current,
             ReadSource::WriteReplica(writer) => {

@@ -18,6 +18,10 @@ impl Adapter {
         flags: OpenFlags,
         reply: ReplyOpen,
     ) {
+        if self.omits_opens {
+            // The kernel opens files without asking from now on.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         let Call { fs, caller } = self.call(req);
         let responder = FuseOpenResponder {
             reply,

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
@@ -16,22 +15,22 @@ use super::file_locks::LockCall;
 use super::{Adapter, Call};
 use crate::backend::{SetAttr, TreeMutation};
 use crate::fs::{
-    CopyRequest, CreateRequest, Errno, FallocateRequest, LockWait, ReadCaller, WriteRequest,
+    CopyRequest, CreateRequest, Errno, FallocateRequest, LockWait, WriteRequest,
     run_on_session_thread,
 };
 use crate::fuse::convert::{
     MAX_COPY_BYTES, O_APPEND, O_DIRECT, create_mode, create_options, decode_device, entry_name,
-    errno, handle_id, ino, kind_of_mode, lock_owner, permission_bits, seek_to, set_time, to_lock,
+    errno, handle_id, ino, kind_of_mode, lock_owner, permission_bits, set_time, to_lock,
 };
 use crate::fuse::replies::{
-    reply_attr, reply_empty, reply_lseek, reply_opendir, reply_readlink, reply_statfs, reply_xattr,
+    reply_attr, reply_empty, reply_opendir, reply_readlink, reply_statfs, reply_xattr,
 };
 use crate::fuse::resend::{is_resent_change, reject_if_resent, reject_if_resent_when};
 use crate::volume::ByteRange;
 
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        self.features.negotiate(&self.fs, config);
+        self.omits_opens = self.features.negotiate(&self.fs, config);
         Ok(())
     }
 
@@ -40,7 +39,11 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn forget(&self, req: &Request, number: INodeNo, nlookup: u64) {
-        self.fs_for(req).namespace.forget(ino(number), nlookup);
+        let fs = self.fs_for(req);
+        fs.namespace.forget(ino(number), nlookup);
+        if self.omits_opens {
+            fs.open_files.forget_unopened(ino(number));
+        }
     }
 
     fn getattr(
@@ -53,6 +56,7 @@ impl fuser::Filesystem for Adapter {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
         let handle = handle.map(|handle| handle_id(number, handle));
+        let handle = handle.filter(|handle| !handle.is_unopened());
         run_on_session_thread(async move {
             reply_attr(reply, ttl, fs.namespace.getattr(caller, ino(number), handle).await)
         });
@@ -81,9 +85,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let range = ByteRange::at(offset, size.into());
-        let reply = Arc::clone(&self.raw_replies).to_read(req.unique(), reply);
-        let caller = ReadCaller { process: req.pid(), small_reads: Some(&self.small_reads) };
-        self.fs_for(req).open_files.read(handle_id(number, handle), range, caller, reply);
+        self.read_data(req, handle_id(number, handle), range, reply);
     }
 
     fn release(
@@ -97,9 +99,9 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let fs = self.fs_for(req);
-        let files = fs.open_files.release_on_session_thread(handle_id(number, handle));
+        let released = fs.open_files.release_on_session_thread(handle_id(number, handle));
         reply.ok();
-        fs.open_files.close_files(files);
+        fs.open_files.finish_release(released);
     }
 
     fn flush(
@@ -112,6 +114,10 @@ impl fuser::Filesystem for Adapter {
     ) {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
+        if handle.is_unopened() {
+            // Nothing is ever to be flushed. The kernel does not ask again.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         let owner = lock_owner(owner);
         if let Some(answer) = fs.mutations.flush_without_replica(handle, owner) {
             return reply_empty(reply, answer);
@@ -131,6 +137,10 @@ impl fuser::Filesystem for Adapter {
     ) {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
+        if handle.is_unopened() {
+            // Likewise.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         run_on_session_thread(async move {
             reply_empty(reply, fs.mutations.fsync(handle, datasync).await)
         });
@@ -223,15 +233,7 @@ impl fuser::Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let (to, offset) = match seek_to(whence, offset) {
-            Ok(found) => found,
-            Err(error) => return reply.error(errno(error)),
-        };
-        let fs = self.fs_for(req);
-        let handle = handle_id(number, handle);
-        run_on_session_thread(async move {
-            reply_lseek(reply, fs.open_files.lseek(handle, offset, to).await)
-        });
+        self.seek(req, handle_id(number, handle), offset, whence, reply);
     }
 
     fn setattr(
