@@ -483,11 +483,15 @@ impl Replica {
         (calls < self.inline_permits.limit()).then_some(calls)
     }
 
-    /// Replaces a hung thread if jobs wait. Call it regularly while calls are in flight.
-    pub fn on_tick(&self) {
+    /// Replaces a hung thread if jobs wait. Call it regularly while calls are in flight. Returns
+    /// whether a session thread has been inside the replica for a moment: then it must be called
+    /// again.
+    pub fn on_tick(&self) -> bool {
+        let is_any_inside = self.pool.name_inline_callers();
         self.pool.replace_stuck_threads();
         self.closer.start_job_if_needed();
         file_closer::retry_dedicated_closes();
+        is_any_inside
     }
 
     /// Whether another call about the object could start now. Hung calls may leave no room for it.
@@ -515,9 +519,19 @@ impl Replica {
         dropped.is_of(&self.closer)
     }
 
-    /// Closes a file of this replica on the calling thread, which holds a permit.
-    pub fn close_inline(&self, _leave: &InlinePermit<'_>, about: PathKey, dropped: DroppedFile) {
-        self.pool.close_inline(about, || dropped.close());
+    /// Closes a file of this replica on the calling thread, which holds a permit. Calls `on_begin`
+    /// once [`Replica::on_tick`] sees the call.
+    pub fn close_inline(
+        &self,
+        _leave: &InlinePermit<'_>,
+        about: PathKey,
+        dropped: DroppedFile,
+        on_begin: impl FnOnce(),
+    ) {
+        self.pool.close_inline(about, || {
+            on_begin();
+            dropped.close();
+        });
     }
 
     /// Makes a file from another process's descriptors ([`Backend::adopt`]). Never calls the

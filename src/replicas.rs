@@ -133,10 +133,11 @@ impl Index<ReplicaId> for Replicas {
 
 impl Ticked for Replicas {
     fn tick(self: Arc<Self>, now: Instant) -> PendingWork {
-        self.members.iter().for_each(|(_, replica)| replica.on_tick());
+        let inside = self.members.iter().filter(|(_, replica)| replica.on_tick()).count();
         let due = self.lock_health().due_mount_checks(now);
         self.start_mount_checks(due);
         match self.lock_health().all_available() {
+            _ if inside > 0 => PendingWork::Calls,
             true => PendingWork::Idle,
             false => PendingWork::Replicas,
         }

@@ -8,7 +8,7 @@
 //! change during interruptions blocks the signal. Otherwise it is not sent the signal.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -31,13 +31,22 @@ thread_local! {
 /// A thread that makes changes.
 struct ChangingThread {
     id: Pid,
-    /// Whether it is inside a change.
-    is_inside: AtomicBool,
+    /// One of [`OUTSIDE`], [`ENTERING`] and [`INSIDE`].
+    state: AtomicU8,
 }
+
+/// The thread is in no change.
+const OUTSIDE: u8 = 0;
+
+/// It will be inside a change, and may not have blocked the signal yet.
+const ENTERING: u8 = 1;
+
+/// It is inside a change, and has blocked the signal if it had to.
+const INSIDE: u8 = 2;
 
 impl ChangingThread {
     fn register() -> Arc<Self> {
-        let own = Arc::new(Self { id: gettid(), is_inside: AtomicBool::new(false) });
+        let own = Arc::new(Self { id: gettid(), state: AtomicU8::new(OUTSIDE) });
         let mut threads = THREADS.lock();
         threads.retain(|thread| thread.strong_count() > 0);
         threads.push(Arc::downgrade(&own));
@@ -59,19 +68,20 @@ impl InlineChange {
     /// `None` if the thread cannot block the signal: then it must not make the change.
     pub fn enter() -> Option<Self> {
         let own = OWN.with(Arc::clone);
-        own.is_inside.store(true, Ordering::SeqCst);
+        own.state.store(ENTERING, Ordering::SeqCst);
         let mut entered = Self { own, blocked: None, _here: PhantomData };
         if IS_INTERRUPTING.load(Ordering::SeqCst) {
             let signal = SigSet::from(INTERRUPT_SIGNAL);
             entered.blocked = Some(signal.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?);
         }
+        entered.own.state.store(INSIDE, Ordering::SeqCst);
         Some(entered)
     }
 }
 
 impl Drop for InlineChange {
     fn drop(&mut self) {
-        self.own.is_inside.store(false, Ordering::SeqCst);
+        self.own.state.store(OUTSIDE, Ordering::SeqCst);
         if let Some(blocked) = &self.blocked
             && let Err(error) = blocked.thread_set_mask()
         {
@@ -91,14 +101,24 @@ impl Interruptions {
         Self(())
     }
 
-    /// Whether the thread is inside a change, possibly one that began before this. Then it must not
-    /// be interrupted.
+    /// Whether the thread may be interrupted: it is in no change, or will block the signal before it
+    /// is in one.
+    pub fn may_interrupt(&self, thread: i32) -> bool {
+        self.state_of(thread) == OUTSIDE
+    }
+
+    /// Whether the thread is inside a change: it takes no request before that ends, and no signal.
     pub fn is_in_change(&self, thread: i32) -> bool {
+        self.state_of(thread) == INSIDE
+    }
+
+    fn state_of(&self, thread: i32) -> u8 {
         let threads = THREADS.lock();
         let own = |known: &Weak<ChangingThread>| {
             known.upgrade().filter(|known| known.id.as_raw_nonzero().get() == thread)
         };
-        threads.iter().filter_map(own).any(|known| known.is_inside.load(Ordering::SeqCst))
+        let mut known = threads.iter().filter_map(own);
+        known.next().map_or(OUTSIDE, |known| known.state.load(Ordering::SeqCst))
     }
 }
 
@@ -120,8 +140,9 @@ mod tests {
         assert!(!blocks(), "nothing is being interrupted");
         let interruptions = Interruptions::begin();
         assert!(interruptions.is_in_change(own), "one that began before");
+        assert!(!interruptions.may_interrupt(own));
         drop(earlier);
-        assert!(!interruptions.is_in_change(own));
+        assert!(!interruptions.is_in_change(own) && interruptions.may_interrupt(own));
         let change = InlineChange::enter().unwrap();
         assert!(blocks() && interruptions.is_in_change(own));
         drop(interruptions);

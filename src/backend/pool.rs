@@ -31,7 +31,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::bulkhead::{ActiveCall, Bulkhead, ResponsiveObjects, base_threads, max_replacements};
 use super::hung_path::{HungPath, group_by_path};
 use super::queue_progress::{QueueProgress, Ticket};
-use super::{BackendError, Lane, PathKey, Result, thread_name};
+use super::{BackendError, Lane, PathKey, Result};
 use current_call::{CURRENT_CALL, CallSlot, CurrentCall, InlineCall, REGISTERED_POOLS};
 use threadless_call::ThreadlessState;
 use worker::{run_catching_panics, start_thread};
@@ -434,21 +434,29 @@ impl Pool {
         self.shared.is_any_stuck.load(Ordering::Relaxed)
     }
 
-    /// Starts a replacement for a stuck thread if jobs wait, and names the session threads that
-    /// have been inside the replica for some time. Call it regularly while calls are in flight.
+    /// Gives the session threads that have been inside the replica for some time names that say so.
+    /// Returns whether any is inside and was not for that long. Call it regularly while calls are in
+    /// flight.
+    pub fn name_inline_callers(&self) -> bool {
+        let makes_changes = self.shared.is_write_replica.load(Ordering::Relaxed);
+        let inline_calls = self.shared.state.lock().inline_calls();
+        let now = Instant::now();
+        let is_long = |call: &InlineCall| now.saturating_duration_since(call.since) >= NAMED_AFTER;
+        let (long, short): (Vec<_>, Vec<_>) =
+            inline_calls.into_iter().partition(|(inline_call, _)| is_long(inline_call));
+        for (inline_call, slot) in long {
+            slot.lock().name_thread(&inline_call, makes_changes);
+        }
+        !short.is_empty()
+    }
+
+    /// Starts a replacement for a stuck thread if jobs wait. Call it regularly while calls are in
+    /// flight.
     pub fn replace_stuck_threads(&self) {
         let mut state = self.shared.state.lock();
         let now = Instant::now();
-        let inline_calls = state.inline_calls();
         state.is_inline_call_stuck =
-            inline_calls.iter().any(|(inline_call, _)| is_stuck(inline_call.since, now));
-        let makes_changes = self.shared.is_write_replica.load(Ordering::Relaxed);
-        for (inline_call, slot) in &inline_calls {
-            if now.saturating_duration_since(inline_call.since) >= NAMED_AFTER {
-                slot.lock()
-                    .name_thread(inline_call, |usual| thread_name::prefixed(usual, makes_changes));
-            }
-        }
+            state.inline_calls().iter().any(|(inline_call, _)| is_stuck(inline_call.since, now));
         let is_any_stuck =
             state.is_inline_call_stuck || state.running.iter().any(|call| call.is_stuck(now));
         self.shared.is_any_stuck.store(is_any_stuck, Ordering::Relaxed);
@@ -516,9 +524,9 @@ impl Pool {
         self.register_inline_thread();
         let inline_call =
             InlineCall { pool_id: self.shared.pool_id, path_key: about, since: Instant::now() };
-        let around = CURRENT_CALL.with(|slot| slot.lock().inline_call.replace(inline_call));
+        let around = CURRENT_CALL.with(|slot| slot.lock().set_inline_call(Some(inline_call)));
         run_catching_panics(job);
-        CURRENT_CALL.with(|slot| slot.lock().end_inline_call(around));
+        CURRENT_CALL.with(|slot| slot.lock().set_inline_call(around));
         inline_call.since
     }
 
@@ -529,7 +537,7 @@ impl Pool {
             return;
         }
         let slot = CURRENT_CALL.with(|slot| {
-            slot.lock().thread = Some(rustix::thread::gettid());
+            slot.lock().identify();
             Arc::downgrade(slot)
         });
         let mut state = self.shared.state.lock();
@@ -622,6 +630,33 @@ mod tests {
         wait(1);
         drop(release);
         wait(0);
+    }
+
+    /// By its name a later daemon sees where it is.
+    #[test]
+    fn a_session_thread_inside_for_long_has_a_name_that_says_so() {
+        let pool = Arc::new(pool(2, 4));
+        let (enter, entered) = mpsc::channel();
+        let (leave, left) = mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("fuser-7".to_owned());
+        let called = Arc::clone(&pool);
+        let name = || rustix::thread::name().unwrap().into_string().unwrap();
+        let caller = thread.spawn(move || {
+            let mut inside = String::new();
+            called.run_inline(PathKey::default(), || {
+                enter.send(()).unwrap();
+                let _ = left.recv();
+                inside = name();
+            });
+            (inside, name())
+        });
+        entered.recv().unwrap();
+        while pool.name_inline_callers() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(leave);
+        let names = caller.unwrap().join().unwrap();
+        assert_eq!(names, ("r:fuser-7".to_owned(), "fuser-7".to_owned()));
     }
 
     #[test]

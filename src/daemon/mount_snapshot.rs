@@ -65,7 +65,7 @@ impl MountSnapshot {
             return Err(IncompatibleMount::Option("immutable"));
         }
         if self.agreed.omits_opens() && !can_omit_opens(config, fixed.allows_others()) {
-            return Err(IncompatibleMount::Option("read.cache, passthrough or locks"));
+            return Err(IncompatibleMount::Option("read.cache, passthrough, locks or allow_other"));
         }
         match self.fixed.first_difference(fixed) {
             Some(option) => Err(IncompatibleMount::Option(option)),

@@ -66,6 +66,8 @@ impl Mount {
         {
             tracing::warn!(%error, "the FUSE session ended with an error");
         }
+        // The kernel does not close them.
+        self.core.fs.open_files.close_unopened();
         for (_, replica) in self.core.replicas.iter() {
             replica.stop();
         }

@@ -493,6 +493,11 @@ impl Inodes {
         }
     }
 
+    /// Whether the kernel has forgotten the inode.
+    pub(super) fn is_forgotten(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_none_or(|node| node.lookups == 0)
+    }
+
     /// The kernel did not learn of the inode, once. Another entry records this.
     pub(super) fn undo_lookup(&mut self, ino: Ino) {
         if ino != ROOT {

@@ -166,9 +166,15 @@ impl Namespace {
         Ok(attr)
     }
 
-    /// The kernel has forgotten `count` lookups of an inode.
-    pub fn forget(&self, ino: Ino, count: u64) {
-        self.tables.inodes.lock().forget(ino, count);
+    /// The kernel has forgotten `count` lookups of an inode. Returns whether it has forgotten the
+    /// inode.
+    pub fn forget(&self, ino: Ino, count: u64) -> bool {
+        let is_gone = {
+            let mut inodes = self.tables.inodes.lock();
+            inodes.forget(ino, count);
+            inodes.is_forgotten(ino)
+        };
         self.tables.compact_journal_if_due();
+        is_gone
     }
 }

@@ -75,6 +75,7 @@ impl OpenFiles {
     pub(super) fn new(parts: OpenFilesParts) -> Arc<Self> {
         let OpenFilesParts { tables, calls, namespace, locks, payload_budget, counters } = parts;
         let passthrough = Passthrough::new(tables.policy.passthrough, calls.replicas.len());
+        let implicit = ImplicitHandles::new(calls.replicas.len());
         Arc::new(Self {
             tables,
             calls,
@@ -82,7 +83,7 @@ impl OpenFiles {
             locks,
             passthrough,
             activity: ActivityLog::default(),
-            implicit: ImplicitHandles::default(),
+            implicit,
             direct_mmap: AtomicBool::new(false),
             payload_budget,
             counters,
@@ -134,7 +135,10 @@ impl OpenFiles {
     /// most: if that hangs, the files of other replicas must not wait for it.
     pub fn finish_release(&self, released: ReleasedFiles) {
         let ReleasedFiles { dropped: mut files, writer } = released;
-        files.extend(writer.into_iter().flat_map(WriterRelease::finish_on_session_thread));
+        if let Some(writer) = writer {
+            // The replicas' threads close files that were dropped before.
+            files = writer.finish_on_session_thread();
+        }
         let own = files.pop();
         // The replicas' threads close the others.
         drop(files);

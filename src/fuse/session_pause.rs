@@ -160,10 +160,10 @@ impl SessionPauser {
             slot.store(*thread, Ordering::SeqCst);
         }
         for (slot, thread) in PENDING_THREADS.iter().zip(&threads) {
-            match interruptions.is_in_change(*thread) {
+            match interruptions.may_interrupt(*thread) {
+                true => send_signal(*thread),
                 // Its next read(2) of the descriptor is after this.
-                true => slot.store(0, Ordering::SeqCst),
-                false => send_signal(*thread),
+                false => slot.store(0, Ordering::SeqCst),
             }
         }
         let until = Instant::now() + INTERRUPT_TIMEOUT;

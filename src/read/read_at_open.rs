@@ -18,7 +18,7 @@ use crate::scheduler::rate::Locality;
 use crate::scheduler::small_reads::{SmallReadDelivery, SmallReadTally};
 use crate::sync::{LockRank, RankedMutex, before_io};
 use crate::telemetry::VolumeCounters;
-use crate::telemetry::counters::ChunkLocality;
+use crate::telemetry::counters::{ChunkLocality, increment};
 use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaMap};
 
 /// A larger file is read when the program asks for it.
@@ -177,6 +177,16 @@ impl Reader {
         self.wake_ticker();
         let counters = Arc::clone(&self.counters);
         Some(FileContent { version, bytes, counters, is_delivered: false })
+    }
+
+    /// Hands a file's bytes to `reply`, the reply to a read that came at `since`.
+    pub fn deliver_read(&self, content: FileContent, since: Instant, reply: impl FnOnce(&[u8])) {
+        increment(&self.counters.reads);
+        self.counters.read_latency.record(since.elapsed());
+        self.deliver_content(content, |bytes| {
+            reply(bytes);
+            true
+        });
     }
 
     /// Hands a file's bytes to `store`.

@@ -210,7 +210,9 @@ impl Daemon {
             fs.open_files.release(handle);
         }
         fs.open_files.release(decoy);
-        kernel.lookups.into_iter().chain([other]).for_each(|ino| fs.namespace.forget(ino, 1));
+        for ino in kernel.lookups.into_iter().chain([other]) {
+            fs.namespace.forget(ino, 1);
+        }
         let left = fs.gauges();
         assert_eq!((left.handles, left.inodes), (0, 1), "left behind after {case:?}");
         let room = self.journal.parent().unwrap();

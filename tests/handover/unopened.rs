@@ -24,18 +24,19 @@ fn files_are_read_without_opens_by_every_daemon() {
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
         status["gauges"]["handles"].as_u64().unwrap()
     };
-    // Each daemon opens what it reads, and hands nothing of it over.
+    // Each daemon opens the files that it reads, and hands none of them over.
     let read = |at: usize| {
         let mut got = vec![0; 1 << 20];
         large.read_exact_at(&mut got, at as u64).unwrap();
         assert!(got == expected[at..at + (1 << 20)], "{at}");
     };
+    assert_eq!(handles(), 0, "nothing is open before it is read");
     read(0);
-    assert_eq!(handles(), 1);
+    assert!(handles() <= 1);
     room.expect(&["upgrade", "mnt"]);
     assert_eq!(handles(), 0);
     read(16 << 20);
-    assert_eq!(handles(), 1);
+    assert!(handles() <= 1);
     kill(&room);
     assert_eq!(handles(), 0);
     read(32 << 20);

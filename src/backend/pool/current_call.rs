@@ -1,12 +1,13 @@
 //! The call that each thread is inside: its object and its progress.
 
 use std::cell::RefCell;
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rustix::thread::Pid;
+use rustix::thread::{Pid, gettid};
 
 use crate::backend::{PathKey, thread_name};
 use crate::nfs;
@@ -19,10 +20,10 @@ pub(super) struct CurrentCall {
     pub(super) path: PathBuf,
     /// Set during an inline call. A pool tracks the calls of its own threads itself.
     pub(super) inline_call: Option<InlineCall>,
-    /// The thread, if it makes inline calls.
-    pub(super) thread: Option<Pid>,
-    /// Its usual name, while it has another one because of an inline call.
-    usual_name: Option<String>,
+    /// The thread, if it makes inline calls, and its usual name.
+    identity: Option<(Pid, CString)>,
+    /// Whether it has another name because of an inline call.
+    is_renamed: bool,
     /// Whether the current job has called the replica.
     pub(super) has_called: bool,
     /// When the job last completed a part of its answer.
@@ -36,32 +37,34 @@ impl CurrentCall {
         self.last_progress = None;
     }
 
-    /// Renames the thread until its inline call ends, unless that has ended. Its new name is made
-    /// from the usual one.
-    pub(super) fn name_thread(
-        &mut self,
-        inline_call: &InlineCall,
-        rename: impl FnOnce(&str) -> String,
-    ) {
-        if self.inline_call.as_ref() != Some(inline_call) || self.usual_name.is_some() {
-            return;
-        }
-        let Some(thread) = self.thread else { return };
-        let Ok(usual) = thread_name::of_thread(thread) else { return };
-        // Without the new name the thread counts as possibly inside a change.
-        if thread_name::rename_thread(thread, &rename(&usual)).is_ok() {
-            self.usual_name = Some(usual);
+    /// The calling thread, whose slot this is, is about to make inline calls.
+    pub(super) fn identify(&mut self) {
+        if self.identity.is_none() {
+            self.identity = rustix::thread::name().ok().map(|name| (gettid(), name));
         }
     }
 
-    /// The thread's inline call has ended; it was made during the call `around`, if any.
-    pub(super) fn end_inline_call(&mut self, around: Option<InlineCall>) {
-        self.inline_call = around;
-        if let (Some(usual), Some(thread)) = (self.usual_name.take(), self.thread)
-            && let Err(error) = thread_name::rename_thread(thread, &usual)
-        {
-            tracing::error!(%error, "a thread cannot get its name back after a call");
+    /// Renames the thread until its inline call ends, unless that has ended. A thread that cannot be
+    /// renamed counts as possibly inside a change.
+    pub(super) fn name_thread(&mut self, inline_call: &InlineCall, makes_changes: bool) {
+        let Some((thread, usual)) = &self.identity else { return };
+        if self.is_renamed || self.inline_call.as_ref() != Some(inline_call) {
+            return;
         }
+        let name = thread_name::prefixed(&usual.to_string_lossy(), makes_changes);
+        // Under this lock, so the thread does not begin another call meanwhile.
+        self.is_renamed = thread_name::rename_thread(*thread, &name).is_ok();
+    }
+
+    /// The calling thread begins or ends an inline call; `now` is the one that it is inside then.
+    pub(super) fn set_inline_call(&mut self, now: Option<InlineCall>) -> Option<InlineCall> {
+        if let (true, Some((_, usual))) = (self.is_renamed, &self.identity) {
+            match rustix::thread::set_name(usual) {
+                Ok(()) => self.is_renamed = false,
+                Err(error) => tracing::error!(%error, "a thread cannot get its name back"),
+            }
+        }
+        std::mem::replace(&mut self.inline_call, now)
     }
 
     /// The job is about to call the replica about `path`.

@@ -94,18 +94,28 @@ impl Mutations {
             Some(handle) => self.tables.handles.file(handle).ok_or(Errno::BADF)?.writer.clone(),
             None => None,
         };
+        // A descriptor that must be opened first has no advantage over the path.
+        let is_usable = |writer: &Arc<Writer>| is_truncation || !writer.file.is_deferred();
+        let writer = writer.filter(is_usable);
         let other_writer = || match is_truncation {
             // When the kernel truncates a file that was just opened, it names no handle. Only the
             // opener's descriptor may be used: the kernel has checked the right to write at its
             // open.
             true => open.as_ref()?.writer_of(&request.credentials),
-            // The right to change attributes does not depend on how the file was opened. A
-            // descriptor that must be opened first has no advantage over the path.
-            false => open.as_ref()?.any_writer().filter(|writer| !writer.file.is_deferred()),
+            // The right to change attributes does not depend on how the file was opened.
+            false => open.as_ref()?.any_writer().filter(is_usable),
         };
         let writer = writer.or_else(other_writer);
         let path = self.tables.path(ino);
         match (open, writer, path) {
+            (Some(inode), Some(writer), Ok(path)) if !is_truncation => {
+                let answer = self.setattr_by_writer(request.clone(), inode, &writer).await;
+                match answer {
+                    // The server has lost this descriptor. The path may still lead to the file.
+                    Err(Errno::STALE) => self.setattr_by_path(request, path).await,
+                    answer => answer,
+                }
+            }
             (Some(inode), Some(writer), _) => self.setattr_by_writer(request, inode, &writer).await,
             (_, _, Ok(path)) => self.setattr_by_path(request, path).await,
             (Some(inode), _, Err(_)) => self.setattr_unlinked(request, inode).await,

@@ -300,6 +300,7 @@ impl OpenFiles {
         reply: impl ReadReply,
     ) {
         let files = Arc::clone(self);
+        self.close_unopened();
         read.waiting.get_or_insert_with(|| self.calls.client.register_waiting());
         self.calls.runtime.spawn(async move {
             tokio::time::sleep(DESCRIPTOR_RETRY).await;
@@ -342,7 +343,7 @@ impl OpenFiles {
         kernel: &impl KernelOpen,
     ) -> FsResult<u64> {
         let file = match handle.is_unopened() {
-            true => self.file_to_read(handle.ino, kernel).await?.1,
+            true => self.file_to_read(handle.ino, None, kernel).await?.1,
             false => self.tables.handles.file(handle).ok_or(Errno::BADF)?,
         };
         let current = match file.inode.read_source(file.writer.as_ref()) {

@@ -38,6 +38,8 @@ impl WriterRelease {
         writer: Arc<Writer>,
     ) -> Self {
         let closing = inode.gate.start_operation();
+        // Before the reply: the journal has the close already.
+        open_files.tables.record_inode_change(ino);
         let writer = ReleasedWriter { ino, inode, writer, closing };
         Self { open_files: Arc::clone(open_files), writer: Some(writer) }
     }
@@ -67,7 +69,6 @@ impl OpenFiles {
     async fn finish_writer(self: Arc<Self>, released: ReleasedWriter) {
         let ReleasedWriter { ino, inode, writer, closing } = released;
         let Ok(write) = self.tables.write_policy() else { return };
-        self.tables.record_inode_change(ino);
         let mode = self.tables.policy.mode;
         let mut questions = 0;
         let retired = loop {

@@ -22,7 +22,7 @@ impl Adapter {
         let reply = Arc::clone(&self.raw_replies).to_read(req.unique(), reply);
         let caller = ReadCaller { process: req.pid(), small_reads: Some(&self.small_reads) };
         let open_files = &self.fs_for(req).open_files;
-        if handle.is_unopened() {
+        if self.omits_opens && handle.is_unopened() {
             let kernel = self.kernel_of_unopened(handle);
             return open_files.read_unopened(handle.ino, range, caller, kernel, reply);
         }

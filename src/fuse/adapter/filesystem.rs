@@ -40,8 +40,8 @@ impl fuser::Filesystem for Adapter {
 
     fn forget(&self, req: &Request, number: INodeNo, nlookup: u64) {
         let fs = self.fs_for(req);
-        fs.namespace.forget(ino(number), nlookup);
-        if self.omits_opens {
+        let is_gone = fs.namespace.forget(ino(number), nlookup);
+        if is_gone && self.omits_opens {
             fs.open_files.forget_unopened(ino(number));
         }
     }
@@ -114,7 +114,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
-        if handle.is_unopened() {
+        if self.omits_opens && handle.is_unopened() {
             // Nothing is ever to be flushed. The kernel does not ask again.
             return reply.error(fuser::Errno::ENOSYS);
         }
@@ -137,7 +137,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
-        if handle.is_unopened() {
+        if self.omits_opens && handle.is_unopened() {
             // Likewise.
             return reply.error(fuser::Errno::ENOSYS);
         }

@@ -36,7 +36,7 @@ impl MetadataClient {
         if let Some(permit) = replica.try_inline_permit(&path_key) {
             before_io("a close");
             let begun = Instant::now();
-            replica.close_inline(&permit, path_key, file);
+            replica.close_inline(&permit, path_key, file, || self.replicas.ticker().wake());
             self.close_latency.record(id, begun.elapsed());
         }
     }

@@ -112,7 +112,9 @@ impl<T: Send + 'static> TickedCall for MetadataCall<T> {
             (fallback, now >= state.hedge_at, state.negative_from)
         };
         if is_late {
-            self.client.replicas.iter().for_each(|(_, replica)| replica.on_tick());
+            for (_, replica) in self.client.replicas.iter() {
+                replica.on_tick();
+            }
         }
         if let Some(answer) = fallback {
             if self.finish(None).is_some() {
