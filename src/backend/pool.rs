@@ -524,9 +524,9 @@ impl Pool {
         self.register_inline_thread();
         let inline_call =
             InlineCall { pool_id: self.shared.pool_id, path_key: about, since: Instant::now() };
-        let around = CURRENT_CALL.with(|slot| slot.lock().set_inline_call(Some(inline_call)));
+        let around = CURRENT_CALL.with(|slot| slot.lock().begin_inline_call(inline_call));
         run_catching_panics(job);
-        CURRENT_CALL.with(|slot| slot.lock().set_inline_call(around));
+        CURRENT_CALL.with(|slot| slot.lock().end_inline_call(around));
         inline_call.since
     }
 

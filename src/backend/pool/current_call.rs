@@ -56,15 +56,29 @@ impl CurrentCall {
         self.is_renamed = thread_name::rename_thread(*thread, &name).is_ok();
     }
 
-    /// The calling thread begins or ends an inline call; `now` is the one that it is inside then.
-    pub(super) fn set_inline_call(&mut self, now: Option<InlineCall>) -> Option<InlineCall> {
-        if let (true, Some((_, usual))) = (self.is_renamed, &self.identity) {
-            match rustix::thread::set_name(usual) {
-                Ok(()) => self.is_renamed = false,
-                Err(error) => tracing::error!(%error, "a thread cannot get its name back"),
-            }
+    /// The calling thread begins an inline call. Returns the one that it is inside already, if any.
+    pub(super) fn begin_inline_call(&mut self, call: InlineCall) -> Option<InlineCall> {
+        if self.is_renamed {
+            self.restore_name();
         }
-        std::mem::replace(&mut self.inline_call, now)
+        self.inline_call.replace(call)
+    }
+
+    /// The calling thread's inline call has ended; it is still inside the call `around`, if any.
+    pub(super) fn end_inline_call(&mut self, around: Option<InlineCall>) {
+        if self.is_renamed {
+            self.restore_name();
+        }
+        self.inline_call = around;
+    }
+
+    #[cold]
+    fn restore_name(&mut self) {
+        let Some((_, usual)) = &self.identity else { return };
+        match rustix::thread::set_name(usual) {
+            Ok(()) => self.is_renamed = false,
+            Err(error) => tracing::error!(%error, "a thread cannot get its name back"),
+        }
     }
 
     /// The job is about to call the replica about `path`.

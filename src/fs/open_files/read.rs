@@ -142,6 +142,7 @@ impl OpenFiles {
     }
 
     /// Reads a range of the open `file`.
+    #[inline]
     pub(super) fn read_file<R: ReadReply>(
         self: &Arc<Self>,
         handle: HandleId,
