@@ -47,7 +47,7 @@ pub(super) struct ImplicitHandles {
 }
 
 struct ImplicitState {
-    /// The last used ones last.
+    /// Iterates from the last used one to the first.
     files: LruCache<Ino, ImplicitFile>,
     /// Whether a task closes those that are idle.
     is_swept: bool,
