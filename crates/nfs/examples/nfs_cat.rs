@@ -1,12 +1,13 @@
 //! Reads a file from an NFS server and writes it to standard output; shows the rate.
 //!
-//!     cargo run --release -p fanfs-nfs --example nfs_cat -- nfs://SERVER/EXPORT PATH [MOUNT_PORT]
+//!     cargo run --release -p fanfs-nfs --example nfs_cat -- nfs://SERVER/EXPORT PATH [4.1 | MOUNT_PORT]
 //!
 //! Eight reads of 1 MiB are in flight, over two connections.
 
 use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,8 +15,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use fanfs_nfs::nfs::{
-    Client, FileHandle, Identity, MountRequest, NfsAddress, Ports, ReadResult, ReadSink,
-    SubmittedRead, Target, Tree, TreeLimits,
+    Caller, Client, DEFAULT_NFS_PORT, FileHandle, Identity, MountRequest, NfsAddress, Ports,
+    ReadResult, ReadSink, SubmittedRead, Target, Tree, TreeLimits,
 };
 
 const BLOCK: NonZeroUsize = NonZeroUsize::new(1 << 20).unwrap();
@@ -55,32 +56,39 @@ fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let address: NfsAddress = arguments.next().ok_or("nfs://SERVER/EXPORT is missing")?.parse()?;
     let path = arguments.next().ok_or("the path of a file is missing")?;
-    let mount = arguments.next().map(|port| port.parse()).transpose()?;
+    let version = arguments.next();
     let me = Identity::of_process();
     let addresses = address.resolve()?;
-    let mounted = MountRequest {
-        server: addresses[0],
-        ports: Ports { nfs: address.port, mount },
-        identity: &me,
-        reserved_port: true,
-        deadline: Instant::now() + TIMEOUT,
-    }
-    .mount(&address.export)?;
-    let addresses = addresses.into_iter().map(|mut address| {
-        address.set_port(mounted.nfs_port);
-        address
-    });
-    let target = Target {
-        addresses: addresses.collect(),
+    let caller = Caller { identity: &me, deadline: Instant::now() + TIMEOUT };
+    let target = |port: u16| Target {
+        addresses: addresses.iter().map(|address| SocketAddr::new(address.ip(), port)).collect(),
         connections: CONNECTIONS,
         reserved_port: true,
         is_patient: false,
         silence: Target::SILENCE,
         max_backoff: Target::MAX_BACKOFF,
     };
+    let (client, root) = if version.as_deref() == Some("4.1") {
+        let client = Client::version_4_1(target(address.port.unwrap_or(DEFAULT_NFS_PORT)), caller)?;
+        let root = client.find_export(caller, &address.export)?.handle;
+        (client, root)
+    } else {
+        let mounted = MountRequest {
+            server: addresses[0],
+            ports: Ports {
+                nfs: address.port,
+                mount: version.map(|port| port.parse()).transpose()?,
+            },
+            identity: &me,
+            reserved_port: true,
+            deadline: caller.deadline,
+        }
+        .mount(&address.export)?;
+        (Client::version_3(target(mounted.nfs_port))?, mounted.root)
+    };
     let limits =
         TreeLimits { operation: TIMEOUT, listing: TIMEOUT, directories: TIMEOUT, read: BLOCK };
-    let tree = Tree::new(Client::new(target)?, mounted.root, limits);
+    let tree = Tree::new(client, root, limits);
     let file = tree.look_up(&me, Path::new(&path))?;
     let begun = Instant::now();
     let bytes = copy(&tree, &me, file.handle, file.attributes.size)?;

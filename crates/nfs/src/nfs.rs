@@ -8,6 +8,7 @@
 
 mod address;
 mod attributes;
+mod blocking;
 mod client;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -15,13 +16,15 @@ mod hostile;
 mod mount;
 mod rpc;
 mod tree;
+mod v3;
+mod v4;
 mod xdr;
 
 pub use address::{AddressError, NfsAddress, strip_scheme};
 pub use attributes::{Attributes, FileHandle, Kind, Time};
 pub use client::{
-    Caller, Client, DirEntry, Limits, Object, Page, Position, ReadEnd, ReadRange, ReadResult,
-    ReadSink, Rights, Usage,
+    Caller, Client, DirEntry, Limits, ListedObject, Object, Page, Position, ReadEnd, ReadRange,
+    ReadResult, ReadSink, Rights, Usage, Version,
 };
 pub use error::{NfsError, Status};
 #[cfg(feature = "fuzzing")]

@@ -86,7 +86,7 @@ fn client(address: SocketAddr) -> Client {
         silence: Target::SILENCE,
         max_backoff: Target::MAX_BACKOFF,
     };
-    Client::new(target).unwrap()
+    Client::version_3(target).unwrap()
 }
 
 fn user(uid: u32) -> Identity {

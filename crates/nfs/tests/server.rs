@@ -59,7 +59,7 @@ impl Rig {
         };
         let limits =
             TreeLimits { operation: LONG, listing: LONG, directories: LONG, read: READ_SIZE };
-        let tree = Tree::new(Client::new(target).unwrap(), mounted.root, limits);
+        let tree = Tree::new(Client::version_3(target).unwrap(), mounted.root, limits);
         Self { tree, ports, me, _runtime: runtime }
     }
 

@@ -6,8 +6,9 @@ use nfs3_types::xdr_codec::{Opaque, Pack};
 use crate::nfs::rpc::{gid_inside, uid_inside};
 use crate::nfs::xdr::{DecodeError, Decoder, Result};
 
-/// The longest handle (`NFS3_FHSIZE`).
-const MAX_HANDLE: usize = nfs3_types::nfs3::NFS3_FHSIZE;
+/// The longest handle of NFSv3 (`NFS3_FHSIZE`), and of any version (`NFS4_FHSIZE`).
+const MAX_HANDLE_3: usize = nfs3_types::nfs3::NFS3_FHSIZE;
+const MAX_HANDLE: usize = 128;
 
 const MAX_NANOSECONDS: u32 = 999_999_999;
 
@@ -23,7 +24,7 @@ pub struct FileHandle {
 }
 
 impl FileHandle {
-    /// The handle of these bytes; `None` if they are more than 64.
+    /// The handle of these bytes; `None` if they are more than 128.
     pub fn from_bytes(handle: &[u8]) -> Option<Self> {
         let mut bytes = [0; MAX_HANDLE];
         bytes.get_mut(..handle.len())?.copy_from_slice(handle);
@@ -36,11 +37,14 @@ impl FileHandle {
     }
 
     pub(crate) fn decode(bytes: &mut Decoder<'_>) -> Result<Self> {
-        match bytes.opaque(MAX_HANDLE)? {
+        Self::decode_up_to(bytes, MAX_HANDLE_3)
+    }
+
+    /// The handle, of `max` bytes at most.
+    pub(crate) fn decode_up_to(bytes: &mut Decoder<'_>, max: usize) -> Result<Self> {
+        match bytes.opaque(max)? {
             [] => Err(DecodeError::Invalid("an empty handle")),
-            handle => {
-                Self::from_bytes(handle).ok_or(DecodeError::Invalid("a handle above 64 bytes"))
-            }
+            handle => Self::from_bytes(handle).ok_or(DecodeError::Invalid("a long handle")),
         }
     }
 
@@ -85,7 +89,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn from_number(number: u32) -> Result<Self> {
+    /// The kind with this number, in NFSv3 and NFSv4.
+    pub(crate) fn from_number(number: u32) -> Result<Self> {
         let is = |kind: ftype3| number == kind as u32;
         Ok(match () {
             () if is(ftype3::NF3REG) => Self::Regular,
@@ -100,11 +105,11 @@ impl Kind {
     }
 }
 
-/// A time of the server: seconds since 1970 (until 2106), and nanoseconds.
+/// A time of the server: seconds since 1970 (of NFSv3 until 2106), and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds.
-    pub seconds: u32,
+    pub seconds: i64,
     /// Nanoseconds, below 1,000,000,000.
     pub nanoseconds: u32,
 }
@@ -171,7 +176,7 @@ impl Attributes {
 
 fn decode_time(bytes: &mut Decoder<'_>) -> Result<Time> {
     // Some servers send more for times before 1970.
-    Ok(Time { seconds: bytes.u32()?, nanoseconds: bytes.u32()?.min(MAX_NANOSECONDS) })
+    Ok(Time { seconds: bytes.u32()?.into(), nanoseconds: bytes.u32()?.min(MAX_NANOSECONDS) })
 }
 
 #[cfg(test)]
@@ -210,7 +215,10 @@ pub(crate) mod tests {
         assert!(with(0, 0).is_err() && with(0, 8).is_err(), "no such kind");
         let changed = with(ATTRIBUTES_LEN - 4, u32::MAX).unwrap().changed;
         assert_eq!(changed.nanoseconds, MAX_NANOSECONDS);
-        assert!(FileHandle::from_bytes(&[0; 65]).is_none());
+        assert!(FileHandle::from_bytes(&[0; 129]).is_none());
+        let long = [&[0, 0, 0, 68][..], &[7; 68]].concat();
+        assert!(FileHandle::decode(&mut Decoder::new(&long)).is_err());
+        assert!(FileHandle::decode_up_to(&mut Decoder::new(&long), 128).is_ok());
         assert!(FileHandle::decode(&mut Decoder::new(&[0; 4])).is_err());
     }
 }

@@ -1,50 +1,31 @@
-//! The procedures of NFSv3 that a reader needs.
+//! The procedures that a reader needs, over whichever version of NFS the server offers.
 //!
 //! All of them carry the caller's credentials: the server decides what a caller may do. They block
 //! until the server replies or the caller's deadline passes, except [`Client::submit_read`].
 
-mod directory;
 mod read;
 
 use std::io;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Instant;
 
-use nfs3_types::nfs3::{
-    ACCESS3args, FSINFO3args, FSSTAT3args, GETATTR3args, LOOKUP3args, NFS_PROGRAM, PATHCONF3args,
-    PROGRAM, READLINK3args, VERSION, diropargs3, filename3,
-};
-use nfs3_types::xdr_codec::Pack;
-
-#[cfg(any(test, feature = "fuzzing"))]
-pub(in crate::nfs) use directory::decode_listing;
-pub use directory::{DirEntry, Page, Position};
 pub use read::{ReadEnd, ReadRange, ReadResult, ReadSink};
-#[cfg(any(test, feature = "fuzzing"))]
-pub(in crate::nfs) use read::{decode_data_head, read_end};
 
-use crate::nfs::attributes::{Attributes, FileHandle};
-use crate::nfs::error::{NfsError, Status};
-use crate::nfs::rpc::{
-    self, CallOptions, ConnectionCounters, Identity, Procedure, RpcError, Target, Transport,
-    decode_header,
-};
-use crate::nfs::xdr::{self, Decoder};
-
-/// The longest reply to a call for attributes, names or limits.
-const MAX_SMALL_REPLY: usize = 4 << 10;
+use crate::nfs::attributes::{Attributes, FileHandle, Kind};
+use crate::nfs::error::NfsError;
+use crate::nfs::rpc::{ConnectionCounters, Identity, IsUnwanted, Target, Transport};
+use crate::nfs::v3::Version3;
+use crate::nfs::v4::Version4;
+use crate::nfs::xdr::{self, DecodeError, Decoder};
 
 /// The longest target of a symbolic link (`PATH_MAX` of Linux).
-const MAX_LINK: usize = 4096;
+pub(super) const MAX_LINK: usize = 4096;
+
+/// The longest name that a FUSE file system can have (`FUSE_NAME_MAX`).
+pub(super) const MAX_NAME: usize = 1024;
 
 /// The most lookups in flight of one caller.
 const MAX_LOOKUPS: usize = 64;
-
-/// The first wait before a call is made again that the server could not execute yet
-/// (`NFS3ERR_JUKEBOX`, for example while data comes from a tape), and the longest.
-const FIRST_JUKEBOX_WAIT: Duration = Duration::from_millis(50);
-const MAX_JUKEBOX_WAIT: Duration = Duration::from_secs(5);
 
 /// On whose behalf, and until when, a call is made.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +45,9 @@ pub struct Object {
     pub attributes: Attributes,
 }
 
-/// Rights to an object, as the server grants them (`ACCESS3`).
+/// Rights to an object, as the server grants them (ACCESS). Both versions number them alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rights(u32);
+pub struct Rights(pub(super) u32);
 
 impl Rights {
     /// To read a file's data or a directory's names.
@@ -82,20 +63,16 @@ impl Rights {
     }
 }
 
-/// The sizes that a server allows and prefers, bytes (`FSINFO`).
+/// The sizes that a server allows, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The longest read.
     pub max_read: u32,
-    /// The read that it prefers.
-    pub preferred_read: u32,
-    /// The listing reply that it prefers.
-    pub preferred_listing: u32,
     /// The largest file.
     pub max_file: u64,
 }
 
-/// Size and use of a file system (`FSSTAT`).
+/// Size and use of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes.
@@ -110,40 +87,175 @@ pub struct Usage {
     pub free_files: u64,
 }
 
-/// A server of NFSv3.
-pub struct Client {
-    transport: Transport,
-    /// Whether the server has refused to list names with attributes.
-    lists_names_only: AtomicBool,
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name: any bytes but `/` and NUL, neither `.` nor `..`.
+    pub name: Vec<u8>,
+    /// The number of its object, as the listing shows it.
+    pub number: u64,
+    /// Kind and size of its object, if the server sent them.
+    pub object: Option<ListedObject>,
+}
+
+/// What a listing shows of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedObject {
+    /// Kind.
+    pub kind: Kind,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// A place in a directory, after some of its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    pub(super) cookie: u64,
+    pub(super) verifier: [u8; 8],
+}
+
+impl Position {
+    /// Before the first name.
+    pub const START: Self = Self { cookie: 0, verifier: [0; 8] };
+
+    /// The same place for a server that has forgotten when it sent it.
+    pub(super) fn without_verifier(self) -> Self {
+        Self { verifier: [0; 8], ..self }
+    }
+}
+
+/// Some names of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The names.
+    pub entries: Vec<DirEntry>,
+    /// Where the others begin; `None` if there are no others.
+    pub next: Option<Position>,
+}
+
+/// A version of NFS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// 3 (RFC 1813).
+    V3,
+    /// 4.1 (RFC 8881).
+    V4_1,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::V3 => "NFSv3",
+            Self::V4_1 => "NFSv4.1",
+        })
+    }
+}
+
+/// A server.
+pub struct Client(Box<dyn Procedures>);
+
+/// What a version of NFS does for [`Client`], whose methods say it.
+pub(super) trait Procedures: Send + Sync {
+    fn version(&self) -> Version;
+
+    fn transport(&self) -> &Transport;
+
+    fn stop(&self);
+
+    fn ping(&self, caller: Caller<'_>) -> Result<(), NfsError>;
+
+    fn attributes(&self, caller: Caller<'_>, object: FileHandle) -> Result<Attributes, NfsError>;
+
+    fn look_up(&self, caller: Caller<'_>, dir: FileHandle, name: &[u8])
+    -> Result<Object, NfsError>;
+
+    /// At most [`MAX_LOOKUPS`] names.
+    fn look_up_some(
+        &self,
+        caller: Caller<'_>,
+        dir: FileHandle,
+        names: &[&[u8]],
+    ) -> Vec<Result<Object, NfsError>>;
+
+    fn access(
+        &self,
+        caller: Caller<'_>,
+        object: FileHandle,
+        wanted: Rights,
+    ) -> Result<Rights, NfsError>;
+
+    fn read_link(&self, caller: Caller<'_>, link: FileHandle) -> Result<Vec<u8>, NfsError>;
+
+    fn limits(&self, caller: Caller<'_>, root: FileHandle) -> Result<Limits, NfsError>;
+
+    fn usage(&self, caller: Caller<'_>, object: FileHandle) -> Result<Usage, NfsError>;
+
+    fn max_name(&self, caller: Caller<'_>, object: FileHandle) -> Result<u32, NfsError>;
+
+    fn list(
+        &self,
+        caller: Caller<'_>,
+        dir: FileHandle,
+        position: Position,
+    ) -> Result<Page, NfsError>;
+
+    fn find_export(&self, caller: Caller<'_>, path: &[u8]) -> Result<Object, NfsError>;
+
+    /// Waits until a read can be submitted, after one ended with [`NfsError::NoSession`].
+    fn wait_for_read(&self, _caller: Caller<'_>) -> Result<(), NfsError> {
+        Ok(())
+    }
+
+    /// Reads as much as the sink has room for, by one call.
+    fn submit_read(&self, caller: Caller<'_>, read: PieceToRead, is_unwanted: Option<IsUnwanted>);
 }
 
 impl Client {
-    /// Prepares connections to the NFS service of a server. They are made when they are needed.
+    /// Prepares connections to the NFSv3 service of a server. They are made when they are needed.
     ///
     /// # Errors
     /// If this process can have no more threads or descriptors.
-    pub fn new(target: Target) -> io::Result<Self> {
-        Ok(Self { transport: Transport::start(target)?, lists_names_only: AtomicBool::new(false) })
+    pub fn version_3(target: Target) -> io::Result<Self> {
+        Ok(Self(Box::new(Version3::new(Transport::start(target)?))))
     }
 
-    /// Ends all calls, those in flight and those to come, with [`RpcError::Stopped`].
+    /// Opens a session with an NFSv4.1 server. Of the target's addresses the first one is used, and
+    /// those that lead to the same server.
+    ///
+    /// # Errors
+    /// [`NfsError::Resources`] if this process can have no more threads or descriptors; otherwise
+    /// the server's status, or why there was no reply in time.
+    pub fn version_4_1(target: Target, caller: Caller<'_>) -> Result<Self, NfsError> {
+        Ok(Self(Box::new(Version4::open(target, caller)?)))
+    }
+
+    /// The version of NFS that it uses.
+    pub fn version(&self) -> Version {
+        self.0.version()
+    }
+
+    /// The addresses that its connections use in turn.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.0.transport().addresses()
+    }
+
+    /// Ends all calls, those in flight and those to come, with
+    /// [`RpcError::Stopped`](crate::nfs::RpcError::Stopped).
     pub fn stop(&self) {
-        self.transport.stop();
+        self.0.stop();
     }
 
     /// Counts of each connection.
     pub fn counters(&self) -> Vec<ConnectionCounters> {
-        self.transport.counters()
+        self.0.transport().counters()
     }
 
-    /// Whether the server offers NFSv3 at all.
+    /// Whether the server offers this version of NFS at all.
     ///
     /// # Errors
     /// [`NfsError::Rpc`]; with [`crate::nfs::Refusal::Version`] if it offers other versions.
     pub fn ping(&self, caller: Caller<'_>) -> Result<(), NfsError> {
-        let call = Call { number: NFS_PROGRAM::NFSPROC3_NULL, max_reply: MAX_SMALL_REPLY };
-        let nothing: [u8; 0] = [];
-        self.transport_call(caller, &call, &nothing, |_| Ok(()))
+        self.0.ping(caller)
     }
 
     /// Attributes of an object.
@@ -155,12 +267,10 @@ impl Client {
         caller: Caller<'_>,
         object: FileHandle,
     ) -> Result<Attributes, NfsError> {
-        let arguments = GETATTR3args { object: object.to_xdr() };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_GETATTR, &arguments, Attributes::decode)
+        self.0.attributes(caller, object)
     }
 
-    /// The object with this name in a directory. Its attributes are there unless the server left
-    /// them out.
+    /// The object with this name in a directory.
     ///
     /// # Errors
     /// As [`Client::attributes`].
@@ -170,10 +280,7 @@ impl Client {
         dir: FileHandle,
         name: &[u8],
     ) -> Result<Object, NfsError> {
-        let arguments = lookup_arguments(dir, name);
-        let found =
-            self.ask(caller, NFS_PROGRAM::NFSPROC3_LOOKUP, &arguments, FoundName::decode)?;
-        self.complete(caller, found)
+        self.0.look_up(caller, dir, name)
     }
 
     /// The objects with these names in a directory, in the order of the names. The calls do not
@@ -184,52 +291,8 @@ impl Client {
         dir: FileHandle,
         names: &[&[u8]],
     ) -> Vec<Result<Object, NfsError>> {
-        names.chunks(MAX_LOOKUPS).flat_map(|names| self.look_up_some(caller, dir, names)).collect()
-    }
-
-    fn look_up_some(
-        &self,
-        caller: Caller<'_>,
-        dir: FileHandle,
-        names: &[&[u8]],
-    ) -> Vec<Result<Object, NfsError>> {
-        if let Err(error) = rpc::check_may_block() {
-            return names.iter().map(|_| Err(error.clone().into())).collect();
-        }
-        let procedure = procedure(NFS_PROGRAM::NFSPROC3_LOOKUP);
-        let options =
-            CallOptions { procedure, identity: Some(caller.identity), deadline: caller.deadline };
-        let (sender, receiver) = sync_channel(names.len());
-        for (index, name) in names.iter().enumerate() {
-            let sender = sender.clone();
-            let done = move |reply| drop(sender.send((index, reply)));
-            let arguments = lookup_arguments(dir, name);
-            self.transport.call(&options, &arguments, MAX_SMALL_REPLY, Box::new(done));
-        }
-        drop(sender);
-        let mut found: Vec<_> = names.iter().map(|_| Err(RpcError::Stopped.into())).collect();
-        for (index, reply) in receiver {
-            found[index] = reply.map_err(NfsError::from).and_then(|reply| {
-                decode_results(&reply, |bytes| {
-                    Status::check(bytes.u32()?)?;
-                    Ok(FoundName::decode(bytes)?)
-                })
-            });
-        }
-        let complete = |(name, found): (&&[u8], Result<FoundName, NfsError>)| match found {
-            Err(NfsError::Status(Status::JUKEBOX)) => self.look_up(caller, dir, name),
-            found => self.complete(caller, found?),
-        };
-        names.iter().zip(found).map(complete).collect()
-    }
-
-    /// Asks for the attributes that the server left out.
-    fn complete(&self, caller: Caller<'_>, found: FoundName) -> Result<Object, NfsError> {
-        let attributes = match found.attributes {
-            Some(attributes) => attributes,
-            None => self.attributes(caller, found.handle)?,
-        };
-        Ok(Object { handle: found.handle, attributes })
+        let look_up = |names| self.0.look_up_some(caller, dir, names);
+        names.chunks(MAX_LOOKUPS).flat_map(look_up).collect()
     }
 
     /// The rights among `wanted` that the caller has.
@@ -242,8 +305,7 @@ impl Client {
         object: FileHandle,
         wanted: Rights,
     ) -> Result<Rights, NfsError> {
-        let arguments = ACCESS3args { object: object.to_xdr(), access: wanted.0 };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_ACCESS, &arguments, decode_rights)
+        self.0.access(caller, object, wanted)
     }
 
     /// A symbolic link's target, verbatim.
@@ -251,10 +313,7 @@ impl Client {
     /// # Errors
     /// As [`Client::attributes`].
     pub fn read_link(&self, caller: Caller<'_>, link: FileHandle) -> Result<Vec<u8>, NfsError> {
-        let arguments = READLINK3args { symlink: link.to_xdr() };
-        let call =
-            Call { number: NFS_PROGRAM::NFSPROC3_READLINK, max_reply: MAX_SMALL_REPLY + MAX_LINK };
-        self.ask_with(caller, &call, &arguments, decode_link)
+        self.0.read_link(caller, link)
     }
 
     /// The server's limits.
@@ -262,8 +321,7 @@ impl Client {
     /// # Errors
     /// As [`Client::attributes`].
     pub fn limits(&self, caller: Caller<'_>, root: FileHandle) -> Result<Limits, NfsError> {
-        let arguments = FSINFO3args { fsroot: root.to_xdr() };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_FSINFO, &arguments, decode_limits)
+        self.0.limits(caller, root)
     }
 
     /// Size and use of the file system that the object is on.
@@ -271,8 +329,7 @@ impl Client {
     /// # Errors
     /// As [`Client::attributes`].
     pub fn usage(&self, caller: Caller<'_>, object: FileHandle) -> Result<Usage, NfsError> {
-        let arguments = FSSTAT3args { fsroot: object.to_xdr() };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_FSSTAT, &arguments, decode_usage)
+        self.0.usage(caller, object)
     }
 
     /// The longest name in bytes, in the file system that the object is on.
@@ -280,179 +337,70 @@ impl Client {
     /// # Errors
     /// As [`Client::attributes`].
     pub fn max_name(&self, caller: Caller<'_>, object: FileHandle) -> Result<u32, NfsError> {
-        let arguments = PATHCONF3args { object: object.to_xdr() };
-        self.ask(caller, NFS_PROGRAM::NFSPROC3_PATHCONF, &arguments, decode_max_name)
+        self.0.max_name(caller, object)
     }
 
-    fn ask<T>(
+    /// Names of a directory, from `position`.
+    ///
+    /// # Errors
+    /// As [`Client::attributes`].
+    pub fn list(
         &self,
         caller: Caller<'_>,
-        number: NFS_PROGRAM,
-        arguments: &impl Pack,
-        decode: impl Fn(&mut Decoder<'_>) -> xdr::Result<T>,
-    ) -> Result<T, NfsError> {
-        let call = Call { number, max_reply: MAX_SMALL_REPLY };
-        self.ask_with(caller, &call, arguments, decode)
+        dir: FileHandle,
+        position: Position,
+    ) -> Result<Page, NfsError> {
+        self.0.list(caller, dir, position)
     }
 
-    /// Makes a call whose reply begins with a status. `decode` gets what follows it.
-    fn ask_with<T>(
-        &self,
-        caller: Caller<'_>,
-        call: &Call,
-        arguments: &impl Pack,
-        decode: impl Fn(&mut Decoder<'_>) -> xdr::Result<T>,
-    ) -> Result<T, NfsError> {
-        repeat_while_jukebox(caller.deadline, || {
-            self.transport_call(caller, call, arguments, |bytes| {
-                Status::check(bytes.u32()?)?;
-                Ok(decode(bytes)?)
-            })
-        })
-    }
-
-    /// Makes a call. `decode` gets the results.
-    fn transport_call<T>(
-        &self,
-        caller: Caller<'_>,
-        call: &Call,
-        arguments: &impl Pack,
-        decode: impl FnOnce(&mut Decoder<'_>) -> Result<T, NfsError>,
-    ) -> Result<T, NfsError> {
-        let procedure = procedure(call.number);
-        let options =
-            CallOptions { procedure, identity: Some(caller.identity), deadline: caller.deadline };
-        let reply = wait_for_reply(&self.transport, &options, arguments, call.max_reply)?;
-        decode_results(&reply, decode)
+    /// The export with this path on an NFSv4 server, which has one tree with all exports.
+    ///
+    /// # Errors
+    /// As [`Client::attributes`]; of a version that finds exports by MOUNT, ENOTSUP.
+    pub fn find_export(&self, caller: Caller<'_>, path: &[u8]) -> Result<Object, NfsError> {
+        self.0.find_export(caller, path)
     }
 }
 
-/// A name's object, as the server describes it.
-struct FoundName {
-    handle: FileHandle,
-    attributes: Option<Attributes>,
+/// A read that one call makes.
+pub(super) struct PieceToRead {
+    pub(super) file: FileHandle,
+    pub(super) offset: u64,
+    pub(super) sink: Box<dyn ReadSink>,
 }
 
-impl FoundName {
-    fn decode(bytes: &mut Decoder<'_>) -> xdr::Result<Self> {
-        let handle = FileHandle::decode(bytes)?;
-        Ok(Self { handle, attributes: Attributes::decode_optional(bytes)? })
-    }
-}
-
-fn decode_rights(bytes: &mut Decoder<'_>) -> xdr::Result<Rights> {
-    Attributes::decode_optional(bytes)?;
-    bytes.u32().map(Rights)
-}
-
-pub(super) fn decode_link(bytes: &mut Decoder<'_>) -> xdr::Result<Vec<u8>> {
-    Attributes::decode_optional(bytes)?;
+/// A symbolic link's target.
+pub(super) fn decode_link_target(bytes: &mut Decoder<'_>) -> xdr::Result<Vec<u8>> {
     let target = bytes.opaque(MAX_LINK)?;
     match target.contains(&0) {
-        true => Err(xdr::DecodeError::Invalid("the target of a link has a NUL")),
+        true => Err(DecodeError::Invalid("the target of a link has a NUL")),
         false => Ok(target.to_vec()),
     }
 }
 
-fn decode_limits(bytes: &mut Decoder<'_>) -> xdr::Result<Limits> {
-    Attributes::decode_optional(bytes)?;
-    let max_read = bytes.u32()?;
-    let preferred_read = bytes.u32()?;
-    // The unit of reads, and what concerns writes.
-    (0..4).try_for_each(|_| bytes.u32().map(drop))?;
-    let preferred_listing = bytes.u32()?;
-    let max_file = bytes.u64()?;
-    Ok(Limits { max_read, preferred_read, preferred_listing, max_file })
-}
-
-fn decode_usage(bytes: &mut Decoder<'_>) -> xdr::Result<Usage> {
-    Attributes::decode_optional(bytes)?;
-    Ok(Usage {
-        bytes: bytes.u64()?,
-        free_bytes: bytes.u64()?,
-        available_bytes: bytes.u64()?,
-        files: bytes.u64()?,
-        free_files: bytes.u64()?,
-    })
-}
-
-fn decode_max_name(bytes: &mut Decoder<'_>) -> xdr::Result<u32> {
-    Attributes::decode_optional(bytes)?;
-    let _links = bytes.u32()?;
-    bytes.u32()
-}
-
-/// Decodes the results of a short reply as each procedure that can have it does.
-#[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decode_small_results(reply: &[u8]) {
-    fn try_decode<T>(reply: &[u8], decode: impl Fn(&mut Decoder<'_>) -> xdr::Result<T>) {
-        let _ = decode_results(reply, |bytes| {
-            Status::check(bytes.u32()?)?;
-            Ok(decode(bytes)?)
-        });
+/// Whether a name in a listing is that of an object, and not of the directory itself or its parent.
+///
+/// # Errors
+/// If no file can have it.
+pub(super) fn is_listable(name: &[u8]) -> xdr::Result<bool> {
+    if name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+        return Err(DecodeError::Invalid("a name that no file can have"));
     }
-    try_decode(reply, Attributes::decode);
-    try_decode(reply, FoundName::decode);
-    try_decode(reply, decode_rights);
-    try_decode(reply, decode_limits);
-    try_decode(reply, decode_usage);
-    try_decode(reply, decode_max_name);
+    Ok(name != b"." && name != b"..")
 }
 
-fn lookup_arguments(dir: FileHandle, name: &[u8]) -> LOOKUP3args<'_> {
-    LOOKUP3args { what: diropargs3 { dir: dir.to_xdr(), name: filename3::from(name) } }
-}
-
-/// A procedure, and the longest reply that it may have.
-struct Call {
-    number: NFS_PROGRAM,
-    max_reply: usize,
-}
-
-fn procedure(number: NFS_PROGRAM) -> Procedure {
-    Procedure { program: PROGRAM, version: VERSION, number: number as u32 }
-}
-
-/// Makes a call, and blocks until its reply comes or its deadline passes.
-pub(crate) fn wait_for_reply(
-    transport: &Transport,
-    options: &CallOptions<'_>,
-    arguments: &impl Pack,
-    max: usize,
-) -> Result<Vec<u8>, NfsError> {
-    rpc::check_may_block()?;
-    let (sender, receiver) = sync_channel(1);
-    let done = move |reply| drop(sender.send(reply));
-    transport.call(options, arguments, max, Box::new(done));
-    // The transport completes every call; without its thread none would come.
-    Ok(receiver.recv().unwrap_or(Err(RpcError::Stopped))?)
-}
-
-/// The results of a reply.
-pub(crate) fn decode_results<T>(
-    reply: &[u8],
-    decode: impl FnOnce(&mut Decoder<'_>) -> Result<T, NfsError>,
-) -> Result<T, NfsError> {
-    let mut bytes = Decoder::new(reply);
-    decode_header(&mut bytes)?.map_err(RpcError::from)?;
-    decode(&mut bytes)
-}
-
-/// Makes a call again while the server cannot execute it yet.
-fn repeat_while_jukebox<T>(
-    deadline: Instant,
-    mut call: impl FnMut() -> Result<T, NfsError>,
-) -> Result<T, NfsError> {
-    let mut wait = FIRST_JUKEBOX_WAIT;
-    loop {
-        match call() {
-            Err(NfsError::Status(Status::JUKEBOX)) if Instant::now() + wait < deadline => {
-                std::thread::sleep(wait);
-                let left = deadline.saturating_duration_since(Instant::now());
-                // Half of the rest leaves time for the call.
-                wait = (wait * 2).min(MAX_JUKEBOX_WAIT).min(left / 2);
-            }
-            answer => return answer,
-        }
+/// Where a listing continues after a part that began at `from` and ended at `last`.
+///
+/// # Errors
+/// If the listing would never end.
+pub(super) fn next_position(
+    from: Position,
+    last: Option<Position>,
+    is_end: bool,
+) -> xdr::Result<Option<Position>> {
+    match last {
+        _ if is_end => Ok(None),
+        Some(last) if last.cookie != from.cookie => Ok(Some(last)),
+        _ => Err(DecodeError::Invalid("a part of a listing that leads to itself")),
     }
 }

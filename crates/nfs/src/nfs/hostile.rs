@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::client::{self, Page, Position};
+use super::blocking::decode_results;
+use super::client::{Page, Position};
 use super::error::NfsError;
 use super::mount;
 use super::rpc::RpcError;
 use super::rpc::hostile::{
     Again, Calls, DataReply, DataSink, DataTarget, PendingCall, Receiver, ReplyTarget,
 };
+use super::{v3, v4};
 
 /// The calls that wait for the server's replies have the numbers below this.
 const CALLS: u32 = 16;
@@ -79,6 +81,11 @@ fn kind_of(number: u32) -> usize {
     number as usize % (MAX_MESSAGES.len() + 2)
 }
 
+/// Whether a read is one of NFSv4.
+fn is_version_4(number: u32) -> bool {
+    number >= CALLS / 2
+}
+
 /// Most calls are for a reply without data.
 fn target(number: u32, ends: &Ends) -> ReplyTarget {
     let ends = Arc::clone(ends);
@@ -94,7 +101,12 @@ fn target(number: u32, ends: &Ends) -> ReplyTarget {
         None => {
             let room = if kind == MAX_MESSAGES.len() { 64 } else { 4096 };
             let sink = Box::new(Sink { bytes: vec![UNTOUCHED; room], number, ends });
-            ReplyTarget::Data(DataTarget { sink, decode: client::decode_data_head })
+            let decode = if is_version_4(number) {
+                v4::hostile::decode_data_head
+            } else {
+                v3::decode_data_head
+            };
+            ReplyTarget::Data(DataTarget { sink, decode })
         }
     }
 }
@@ -105,7 +117,11 @@ fn check_end(end: &End) {
         Outcome::Data(reply, bytes) => {
             let rest = &bytes[reply.data..];
             assert!(rest.iter().all(|byte| *byte == UNTOUCHED), "more bytes than it says");
-            if let Ok(end) = client::read_end(Ok(reply.clone()), bytes.len()) {
+            let end = match is_version_4(end.number) {
+                true => v4::hostile::read_end(reply, bytes.len()),
+                false => v3::read_end(Ok(reply.clone()), bytes.len()),
+            };
+            if let Ok(end) = end {
                 assert!(end.bytes > 0 || end.is_end, "{end:?}");
             }
         }
@@ -117,23 +133,28 @@ fn check_end(end: &End) {
 fn check_results(kind: usize, reply: &[u8]) {
     assert!(reply.len() <= MAX_MESSAGES[kind]);
     match kind {
-        0 => client::decode_small_results(reply),
+        0 => {
+            v3::decode_small_results(reply);
+            v4::hostile::decode_small_results(reply);
+        }
         1 => {
-            let link = client::decode_results(reply, |bytes| Ok(client::decode_link(bytes)?));
+            let link = decode_results(reply, |bytes| Ok(v3::decode_link(bytes)?));
             assert!(link.is_err() || link.is_ok_and(|link| !link.contains(&0)));
         }
         2 | 3 => {
             let from = Position::START;
-            let page: Result<Page, NfsError> = client::decode_results(reply, |bytes| {
+            let page: Result<Page, NfsError> = decode_results(reply, |bytes| {
                 // The status of the call.
                 bytes.u32()?;
-                Ok(client::decode_listing(bytes, from, kind == 2)?)
+                Ok(v3::decode_listing(bytes, from, kind == 2)?)
             });
+            page.iter().for_each(|page| check_page(page, from));
+            let page = v4::hostile::decode_page(reply, from);
             page.iter().for_each(|page| check_page(page, from));
         }
         4 => mount::decode_any_reply(reply),
         _ => {
-            let exports = client::decode_results(reply, |bytes| Ok(mount::decode_exports(bytes)?));
+            let exports = decode_results(reply, |bytes| Ok(mount::decode_exports(bytes)?));
             assert!(exports.is_err() || exports.is_ok_and(|all| all.len() <= reply.len()));
         }
     }
@@ -145,7 +166,7 @@ fn check_page(page: &Page, from: Position) {
         assert!(!name.is_empty() && !name.iter().any(|byte| matches!(byte, b'/' | 0)), "{name:?}");
         assert!(name != b"." && name != b"..");
     }
-    assert!(page.next.is_none_or(|next| next.cookie() != from.cookie()), "it leads to itself");
+    assert!(page.next.is_none_or(|next| next.cookie != from.cookie), "it leads to itself");
 }
 
 /// A read's caller.
@@ -287,9 +308,9 @@ mod tests {
         assert_eq!(taken, names.len() - 1, "all but the late one are of a call");
         let page = ends.iter().find(|end| end.number == 2).map(|end| &end.outcome);
         let Some(Outcome::Message(listing)) = page else { panic!("no listing") };
-        let page: Result<Page, NfsError> = client::decode_results(listing, |bytes| {
+        let page: Result<Page, NfsError> = decode_results(listing, |bytes| {
             bytes.u32()?;
-            Ok(client::decode_listing(bytes, Position::START, true)?)
+            Ok(v3::decode_listing(bytes, Position::START, true)?)
         });
         assert_eq!(page.unwrap().entries.len(), 2);
     }

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::nfs::attributes::FileHandle;
-use crate::nfs::client::{Caller, Client, decode_results, wait_for_reply};
+use crate::nfs::blocking::{decode_results, wait_for_reply};
+use crate::nfs::client::{Caller, Client};
 use crate::nfs::error::NfsError;
 use crate::nfs::rpc::{CallOptions, Identity, Procedure, Refusal, RpcError, Target, Transport};
 use crate::nfs::xdr::{self, DecodeError, Decoder};
@@ -220,7 +221,7 @@ impl MountRequest<'_> {
         // Half of the time: a server behind a firewall may have a known port.
         let now = Instant::now();
         let deadline = now + self.deadline.saturating_duration_since(now) / 2;
-        let options = CallOptions { procedure, identity: None, deadline };
+        let options = CallOptions { procedure, identity: None, deadline, receipt: None };
         wait_for_reply(&transport, &options, arguments, MAX_SMALL_REPLY)
     }
 
@@ -234,7 +235,9 @@ impl MountRequest<'_> {
     /// Whether the server offers later versions of NFS only.
     fn is_later(&self) -> bool {
         let address = self.at(self.ports.nfs.unwrap_or(DEFAULT_NFS_PORT));
-        let Ok(client) = Client::new(target(address, self.reserved_port)) else { return false };
+        let Ok(client) = Client::version_3(target(address, self.reserved_port)) else {
+            return false;
+        };
         let answer = client.ping(Caller { identity: self.identity, deadline: self.deadline });
         matches!(
             answer,
@@ -311,8 +314,12 @@ impl MountService {
     ) -> Result<T, MountError> {
         let number = number as u32;
         let procedure = Procedure { program: mount::PROGRAM, version: mount::VERSION, number };
-        let options =
-            CallOptions { procedure, identity: Some(request.identity), deadline: request.deadline };
+        let options = CallOptions {
+            procedure,
+            identity: Some(request.identity),
+            deadline: request.deadline,
+            receipt: None,
+        };
         wait_for_reply(&self.transport, &options, arguments, max)
             .and_then(|reply| decode_results(&reply, |bytes| Ok(decode(bytes)?)))
             .map_err(|error| match self.is_guess && request.is_later() {

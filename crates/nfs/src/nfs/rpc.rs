@@ -39,7 +39,9 @@ pub(crate) mod hostile {
 pub use call::Identity;
 pub(crate) use call::Procedure;
 pub(crate) use id_map::{gid_inside, uid_inside};
-pub(crate) use pending::{Again, DataHead, DataReply, DataSink, DataTarget};
+pub(crate) use pending::{
+    Again, DataHead, DataReply, DataSink, DataTarget, MessageDone, Receipt, Renewal,
+};
 pub use pending::{IsUnwanted, RpcError};
 pub use reply::Refusal;
 pub(crate) use reply::decode_header;

@@ -303,7 +303,7 @@ fn list_pages(
         let is_new = |entry: &DirEntry| !is_last || names.insert(entry.name.clone());
         entries.extend(page.entries.into_iter().filter(is_new).map(ListedName::from));
         let Some(next) = page.next else { return Ok(entries) };
-        let was_passed = !passed.insert(next.cookie());
+        let was_passed = !passed.insert(next.cookie);
         if was_passed && !is_last {
             // The server has begun again: the directory may have changed.
             return Err(NfsError::Status(Status::BAD_COOKIE));
@@ -324,7 +324,7 @@ fn list_pages(
 impl From<DirEntry> for ListedName {
     fn from(entry: DirEntry) -> Self {
         let DirEntry { name, number, object } = entry;
-        Self { name, number, kind: object.map(|object| object.attributes.kind) }
+        Self { name, number, kind: object.map(|object| object.kind) }
     }
 }
 

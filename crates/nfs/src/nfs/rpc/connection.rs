@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::pending::{PendingCall, RpcError};
+use super::pending::{PendingCall, Receipt, RpcError};
 use super::receiver::Calls;
 
 /// One connection.
@@ -49,6 +49,9 @@ struct ConnectionState {
     /// the server would take the next call for it.
     begun: Option<PartlySent>,
     calls: HashMap<u32, PendingCall>,
+    /// The receipts of calls that ended before their reply, by their numbers. Each stands for
+    /// something that its owner has few of.
+    receipts: HashMap<u32, Arc<dyn Receipt>>,
     is_stopped: bool,
 }
 
@@ -108,7 +111,11 @@ impl Connection {
         state.unsent = VecDeque::new();
         state.begun = None;
         self.load.store(0, Ordering::SeqCst);
-        state.calls.drain().map(|(_, call)| call).collect()
+        let receipts = std::mem::take(&mut state.receipts);
+        let calls = state.calls.drain().map(|(_, call)| call).collect();
+        drop(state);
+        drop(receipts);
+        calls
     }
 
     /// The same, for good. Returns the delayed calls, too.
@@ -117,6 +124,12 @@ impl Connection {
         let mut calls = self.close();
         calls.append(&mut self.delayed.lock());
         calls
+    }
+
+    /// Keeps a call that cannot be made again yet.
+    pub(super) fn delay(&self, call: PendingCall) {
+        self.delayed.lock().push(call);
+        self.has_delayed.store(true, Ordering::SeqCst);
     }
 
     /// Takes the delayed calls out that are due, or over.
@@ -148,12 +161,21 @@ impl Connection {
         let mut state = self.state.lock();
         let is_over = |call: &&PendingCall| call.is_over(now);
         let over: Vec<u32> = state.calls.values().filter(is_over).map(|call| call.xid).collect();
-        let over: Vec<_> = over.iter().filter_map(|xid| state.calls.remove(xid)).collect();
+        let mut over: Vec<_> = over.iter().filter_map(|xid| state.calls.remove(xid)).collect();
+        let mut unsent_receipts = Vec::new();
+        for call in &mut over {
+            let Some(receipt) = call.receipt.take() else { continue };
+            match state.unsent.contains(&call.xid) && !call.losses.any() {
+                true => unsent_receipts.push(receipt),
+                false => drop(state.receipts.insert(call.xid, receipt)),
+            }
+        }
         if !over.is_empty() {
             let ConnectionState { unsent, calls, .. } = &mut *state;
             unsent.retain(|xid| calls.contains_key(xid));
         }
         drop(state);
+        unsent_receipts.iter().for_each(|receipt| receipt.record_unsent());
         over.iter().for_each(|call| self.forget_load(call.load));
         over
     }
@@ -198,7 +220,13 @@ pub(super) struct Replies<'a> {
 
 impl Calls for Replies<'_> {
     fn take(&mut self, xid: u32) -> Option<PendingCall> {
-        let call = self.connection.state.lock().calls.remove(&xid);
+        let mut state = self.connection.state.lock();
+        let call = state.calls.remove(&xid);
+        let receipt = if call.is_none() { state.receipts.remove(&xid) } else { None };
+        drop(state);
+        if let Some(receipt) = receipt {
+            receipt.record_late_reply();
+        }
         if call.is_none() {
             self.discarded += 1;
             self.connection.counters.discarded.fetch_add(1, Ordering::Relaxed);
@@ -212,8 +240,7 @@ impl Calls for Replies<'_> {
     }
 
     fn repeat(&mut self, call: PendingCall) {
-        self.connection.delayed.lock().push(call);
-        self.connection.has_delayed.store(true, Ordering::SeqCst);
+        self.connection.delay(call);
     }
 }
 

@@ -70,6 +70,29 @@ pub(crate) trait DataSink: Send {
 
     /// The call has completed. After a reply, the sink may ask for the call to be made again.
     fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again>;
+
+    /// The call is due to be made again. The sink may change its record, as it is sent.
+    fn renew(&mut self, _record: &mut [u8]) -> Renewal {
+        Renewal::Ready(None)
+    }
+}
+
+/// Whether a call can be made again now.
+pub(crate) enum Renewal {
+    /// Yes, with this receipt in place of the earlier one.
+    Ready(Option<Arc<dyn Receipt>>),
+    /// Not yet.
+    Later,
+}
+
+/// Learns what has become of a call that has ended before its reply. Dropped without that, it stays
+/// unknown whether the server has executed the call.
+pub(crate) trait Receipt: Send + Sync {
+    /// The server has replied after all.
+    fn record_late_reply(&self);
+
+    /// The call was never sent.
+    fn record_unsent(&self);
 }
 
 /// A call is to be made again after this time.
@@ -166,6 +189,8 @@ pub(crate) struct PendingCall {
     /// When it is made again, after a reply that asks for it.
     pub(super) not_before: Option<Instant>,
     is_unwanted: Option<IsUnwanted>,
+    /// Kept until the reply comes, if the call ends before it, or until the connection ends.
+    pub(super) receipt: Option<Arc<dyn Receipt>>,
     /// As it is sent.
     pub(super) record: Arc<[u8]>,
     pub(super) losses: Losses,
@@ -184,6 +209,7 @@ impl PendingCall {
             deadline,
             not_before: None,
             is_unwanted: None,
+            receipt: None,
             load: record.len(),
             record: record.into(),
             losses: Losses::default(),
@@ -201,19 +227,36 @@ impl PendingCall {
         self
     }
 
+    /// The same call, whose reply matters even if it comes late.
+    pub(super) fn with_receipt(mut self, receipt: Option<Arc<dyn Receipt>>) -> Self {
+        self.receipt = receipt;
+        self
+    }
+
     /// Whether its deadline has passed, or nothing waits for it any more.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.deadline <= now || self.is_unwanted.as_ref().is_some_and(|is_unwanted| is_unwanted())
     }
 
-    /// Gives it another number: a server may repeat its reply to the old one.
-    pub(super) fn renumber(&mut self, xid: u32) {
+    /// Prepares it for being made again, with another number: a server may repeat its reply to the
+    /// old one. False if that is not possible yet.
+    pub(super) fn renew(&mut self, xid: u32) -> bool {
         let mut record = self.record.to_vec();
         record[XID_AT..XID_AT + 4].copy_from_slice(&xid.to_be_bytes());
+        let renewal = match self.data_target() {
+            Some(target) => contain_panic(|| target.sink.renew(&mut record)),
+            None => None,
+        };
+        match renewal {
+            Some(Renewal::Later) => return false,
+            Some(Renewal::Ready(receipt)) => self.receipt = receipt,
+            None => {}
+        }
         self.record = record.into();
         self.xid = xid;
         self.not_before = None;
         self.losses = Losses::default();
+        true
     }
 
     /// The sink and decoder of a reply with data.

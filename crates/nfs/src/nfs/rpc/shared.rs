@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
@@ -56,6 +56,16 @@ pub(super) struct Shared {
     pub(super) is_stopping: AtomicBool,
     /// Why the last attempt to connect failed.
     pub(super) last_failure: Mutex<Option<ConnectFailure>>,
+    renewal: Mutex<Option<LeaseRenewal>>,
+}
+
+/// What is done when nothing else has been done for the client for some time.
+pub(crate) type Renew = Arc<dyn Fn() + Send + Sync>;
+
+struct LeaseRenewal {
+    every: Duration,
+    due: Instant,
+    renew: Renew,
 }
 
 #[derive(Clone)]
@@ -77,12 +87,32 @@ impl Shared {
             is_idle: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             last_failure: Mutex::default(),
+            renewal: Mutex::default(),
         })
     }
 
     /// The number of the next call.
     pub(super) fn next_xid(&self) -> u32 {
         self.next_xid.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Calls `renew` on the thread from now on, at these intervals. It must not block.
+    pub(super) fn set_lease_renewal(&self, every: Duration, renew: Renew) {
+        *self.renewal.lock() = Some(LeaseRenewal { every, due: Instant::now() + every, renew });
+        self.wake();
+    }
+
+    /// The time until the lease is to be renewed.
+    pub(super) fn lease_renewal_in(&self, now: Instant) -> Option<Duration> {
+        let due = self.renewal.lock().as_ref().map(|renewal| renewal.due)?;
+        Some(due.saturating_duration_since(now))
+    }
+
+    pub(super) fn take_due_renewal(&self, now: Instant) -> Option<Renew> {
+        let mut renewal = self.renewal.lock();
+        let renewal = renewal.as_mut().filter(|renewal| renewal.due <= now)?;
+        renewal.due = now + renewal.every;
+        Some(Arc::clone(&renewal.renew))
     }
 
     /// Ends the thread.

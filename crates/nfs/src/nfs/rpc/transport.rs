@@ -5,16 +5,17 @@
 //! neither does the end of a [`Transport`].
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nfs3_types::xdr_codec::Pack;
 
 use super::call::{Identity, Procedure, encode_call};
 use super::connection::Connection;
-use super::pending::{DataTarget, IsUnwanted, MessageDone, PendingCall, ReplyTarget};
-use super::shared::{Shared, Target};
+use super::pending::{DataTarget, IsUnwanted, MessageDone, PendingCall, Receipt, ReplyTarget};
+use super::shared::{Renew, Shared, Target};
 use super::worker::Worker;
 
 /// Counts of one connection since the start.
@@ -37,6 +38,8 @@ pub(crate) struct CallOptions<'a> {
     pub(crate) procedure: Procedure,
     pub(crate) identity: Option<&'a Identity>,
     pub(crate) deadline: Instant,
+    /// Learns of a reply that comes after the call has ended.
+    pub(crate) receipt: Option<Arc<dyn Receipt>>,
 }
 
 /// The connections to a server. When it is dropped, its calls end.
@@ -92,6 +95,17 @@ impl Transport {
         let xid = self.shared.next_xid();
         let record = encode_call(xid, options.procedure, options.identity, arguments);
         PendingCall::new(xid, record, options.deadline, target)
+            .with_receipt(options.receipt.clone())
+    }
+
+    /// Calls `renew` on the transport's thread from now on, at these intervals. It must not block.
+    pub(crate) fn set_lease_renewal(&self, every: Duration, renew: Renew) {
+        self.shared.set_lease_renewal(every, renew);
+    }
+
+    /// The addresses that its connections use in turn.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.shared.target.addresses
     }
 
     /// Ends all calls, also those to come.

@@ -135,6 +135,7 @@ impl Worker {
                     self.serve(index, events, now);
                 }
             }
+            self.renew_lease_if_due(now);
             if self.next_look <= now {
                 self.next_look = now + TICK;
                 (0..self.links.len()).for_each(|index| self.end_late_calls(index, now));
@@ -154,7 +155,8 @@ impl Worker {
         if is_busy {
             self.shared.is_idle.store(false, Ordering::SeqCst);
         }
-        let ready = self.poll(is_busy.then_some(TICK));
+        let until_lease = self.shared.lease_renewal_in(Instant::now());
+        let ready = self.poll(if is_busy { Some(TICK) } else { until_lease });
         self.shared.is_idle.store(false, Ordering::SeqCst);
         if !is_busy {
             // Nothing was waited for.
@@ -218,6 +220,9 @@ impl Worker {
         if let LinkState::Up(up) = &mut self.links[index].state {
             if let Some(call) = up.receiver.take_ended(now) {
                 connection.forget_load(call.load);
+                if let Some(receipt) = &call.receipt {
+                    receipt.record_late_reply();
+                }
                 late.push(call);
             }
             is_stuck = late.iter().filter(|call| call.deadline <= now).any(|call| {
@@ -238,8 +243,16 @@ impl Worker {
                 self.end_call(call, now);
                 continue;
             }
-            call.renumber(self.shared.next_xid());
-            self.shared.submit(call);
+            match call.renew(self.shared.next_xid()) {
+                true => self.shared.submit(call),
+                false => self.shared.connections[0].delay(call),
+            }
+        }
+    }
+
+    fn renew_lease_if_due(&self, now: Instant) {
+        if let Some(renew) = self.shared.take_due_renewal(now) {
+            renew();
         }
     }
 

@@ -122,7 +122,7 @@ fn start_while_wanted(
     let (sender, answer) = channel();
     let target = DataTarget { sink: Box::new(Sent { bytes: vec![0; room], sender }), decode };
     let deadline = Instant::now() + time;
-    let options = CallOptions { procedure: PROCEDURE, identity: None, deadline };
+    let options = CallOptions { procedure: PROCEDURE, identity: None, deadline, receipt: None };
     transport.call_for_data(&options, &(room as u32), target, is_unwanted);
     answer
 }
@@ -211,7 +211,7 @@ fn a_completion_cannot_wait_for_a_server() {
     let transport = server.connect(1);
     let (sender, answer) = channel();
     let deadline = Instant::now() + LONG;
-    let options = CallOptions { procedure: PROCEDURE, identity: None, deadline };
+    let options = CallOptions { procedure: PROCEDURE, identity: None, deadline, receipt: None };
     let done = move |_| {
         // A debug build panics.
         let waits = std::panic::catch_unwind(|| check_may_block().is_ok());
@@ -383,7 +383,7 @@ fn a_panic_of_one_completion_ends_no_other_call() {
     let server = Server::start(|_, peer| reply_at_once(peer));
     let transport = server.connect(1);
     let deadline = Instant::now() + LONG;
-    let options = CallOptions { procedure: PROCEDURE, identity: None, deadline };
+    let options = CallOptions { procedure: PROCEDURE, identity: None, deadline, receipt: None };
     transport.call(&options, &7u32, 1000, Box::new(|_| panic!("not the transport's fault")));
     assert_eq!(start(&transport, 4, LONG).recv().unwrap().unwrap(), b"data");
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 
 use nfs3_types::nfs3::{NFS_PROGRAM, READDIR3args, READDIRPLUS3args, cookieverf3};
 
-use super::{Call, Caller, Client, Object};
+use super::{Call, Version3};
 use crate::nfs::attributes::{Attributes, FileHandle};
+use crate::nfs::client::{
+    Caller, DirEntry, ListedObject, MAX_NAME, Page, Position, is_listable, next_position,
+};
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{Refusal, RpcError};
-use crate::nfs::xdr::{DecodeError, Decoder, Result};
-
-/// The longest name that a FUSE file system can have (`FUSE_NAME_MAX`).
-const MAX_NAME: usize = 1024;
+use crate::nfs::xdr::{Decoder, Result};
 
 /// The bytes of names, and of all, that one reply may have.
 const NAME_BYTES: u32 = 32 << 10;
@@ -21,54 +21,8 @@ const REPLY_BYTES: u32 = 256 << 10;
 /// The longest reply that is taken: servers count differently.
 const MAX_REPLY: usize = 1 << 20;
 
-/// One name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirEntry {
-    /// The name: any bytes but `/` and NUL, neither `.` nor `..`.
-    pub name: Vec<u8>,
-    /// The number of its object, as the listing shows it.
-    pub number: u64,
-    /// Its object, if the server sent handle and attributes.
-    pub object: Option<Object>,
-}
-
-/// A place in a directory, after some of its names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    cookie: u64,
-    verifier: [u8; 8],
-}
-
-impl Position {
-    /// Before the first name.
-    pub const START: Self = Self { cookie: 0, verifier: [0; 8] };
-
-    /// The same place for a server that has forgotten when it sent it.
-    pub(crate) fn without_verifier(self) -> Self {
-        Self { verifier: [0; 8], ..self }
-    }
-
-    /// The server's number for it.
-    pub(crate) fn cookie(self) -> u64 {
-        self.cookie
-    }
-}
-
-/// Some names of a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// The names.
-    pub entries: Vec<DirEntry>,
-    /// Where the others begin; `None` if there are no others.
-    pub next: Option<Position>,
-}
-
-impl Client {
-    /// Names of a directory, from `position`.
-    ///
-    /// # Errors
-    /// As [`Client::attributes`].
-    pub fn list(
+impl Version3 {
+    pub(super) fn list_page(
         &self,
         caller: Caller<'_>,
         dir: FileHandle,
@@ -137,18 +91,18 @@ pub(in crate::nfs) fn decode_listing(
     }
 }
 
-/// The object of an entry, if the server sent both its attributes and its handle.
-fn decode_object(bytes: &mut Decoder<'_>) -> Result<Option<Object>> {
+/// The object of an entry, if the server sent its attributes.
+fn decode_object(bytes: &mut Decoder<'_>) -> Result<Option<ListedObject>> {
     let attributes = Attributes::decode_optional(bytes)?;
-    let handle = bytes.optional(FileHandle::decode)?;
-    Ok(handle.zip(attributes).map(|(handle, attributes)| Object { handle, attributes }))
+    bytes.optional(FileHandle::decode)?;
+    Ok(attributes.map(|Attributes { kind, size, .. }| ListedObject { kind, size }))
 }
 
 /// Decodes a part of a listing; `object` takes what follows each entry's cookie.
 fn decode_page(
     bytes: &mut Decoder<'_>,
     from: Position,
-    object: impl Fn(&mut Decoder<'_>) -> Result<Option<Object>>,
+    object: impl Fn(&mut Decoder<'_>) -> Result<Option<ListedObject>>,
 ) -> Result<Page> {
     Attributes::decode_optional(bytes)?;
     let verifier = bytes.verifier()?;
@@ -159,29 +113,19 @@ fn decode_page(
         let name = bytes.opaque(MAX_NAME)?;
         last = Some(bytes.u64()?);
         let object = object(bytes)?;
-        if name == b"." || name == b".." {
-            continue;
+        if is_listable(name)? {
+            entries.push(DirEntry { name: name.to_vec(), number, object });
         }
-        if name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
-            return Err(DecodeError::Invalid("a name that no file can have"));
-        }
-        entries.push(DirEntry { name: name.to_vec(), number, object });
     }
+    let next = last.map(|cookie| Position { cookie, verifier });
     let is_end = bytes.bool()?;
-    let next = match last {
-        _ if is_end => None,
-        Some(cookie) if cookie != from.cookie => Some(Position { cookie, verifier }),
-        // The listing would never end.
-        _ => {
-            return Err(DecodeError::Invalid("a part of a listing that leads to itself"));
-        }
-    };
-    Ok(Page { entries, next })
+    Ok(Page { entries, next: next_position(from, next, is_end)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nfs::xdr::DecodeError;
 
     struct Encoder(Vec<u8>);
 
