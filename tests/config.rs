@@ -207,7 +207,7 @@ fn the_limits_themselves_are_accepted() {
 }
 
 /// Keys of a replica without a mount.
-const EXPORTS_OWN: [&str; 3] = ["address", "connections", "mount_port"];
+const EXPORTS_OWN: [&str; 4] = ["address", "version", "connections", "mount_port"];
 
 /// Keys of `[placement]` that only some providers use, and of `[[affinity]]`.
 const PROVIDERS_OWN: [&str; 11] = [
@@ -261,12 +261,15 @@ fn an_export_has_defaults_and_keeps_its_locks_here() {
     let replica = &config.replicas[0];
     let export = replica.location.export().unwrap();
     assert_eq!(export.address.to_string(), "nfs://gw1:20049/a/b");
-    assert_eq!((export.connections, export.mount_port), (4, None));
+    assert_eq!((export.version, export.connections, export.mount_port), (None, 4, None));
     assert_eq!((replica.name.as_str(), replica.require_mount), ("r1", false));
     assert_eq!(config.write.locks, LockMode::Local);
     let more = parse(&format!("{text}connections = 16\nmount_port = 65535\n")).unwrap();
     let export = more.replicas[0].location.export().unwrap();
     assert_eq!((export.connections, export.mount_port), (16, Some(65535)));
+    let newer = parse(&format!("{text}version = '4.1'\n")).unwrap();
+    let export = newer.replicas[0].location.export().unwrap();
+    assert_eq!(export.version.map(|version| version.to_string()).as_deref(), Some("NFSv4.1"));
     // Beside a directory, which keeps the locks.
     let mixed = parse(&with("[[replica]]\naddress = 'nfs://gw1/a'\n")).unwrap();
     assert_eq!(mixed.write.locks, LockMode::Forward);

@@ -130,7 +130,8 @@ fn the_schema_accepts_valid_configurations() {
         let name = line.split(" = ").next().unwrap_or_default();
         line.contains(" = ") && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
     };
-    let excluded = ["node = \"storage1", "address = ", "connections = ", "mount_port = "];
+    let excluded =
+        ["node = \"storage1", "address = ", "version = ", "connections = ", "mount_port = "];
     let all = example.lines().map(|line| match line.strip_prefix('#') {
         // Some exclude each other, and some belong to another provider.
         Some(line) if line.starts_with("[[") => line,
@@ -171,6 +172,9 @@ const CHANGES: &[(&str, bool, bool)] = &[
     ("[[replica]]\npath = '/b'\nmax_rate = '100MB/s'\nweight = 2", true, true),
     ("[[replica]]\npath = '/b'\nmax_rate = '100MB'", false, true),
     ("[[replica]]\naddress = 'nfs://gw/b'\nconnections = 16\nmount_port = 20048", true, true),
+    ("[[replica]]\naddress = 'nfs://gw/b'\nversion = '4.1'", true, true),
+    ("[[replica]]\naddress = 'nfs://gw/b'\nversion = '4'", false, true),
+    ("[[replica]]\naddress = 'nfs://gw/b'\nversion = '4.1'\nmount_port = 1", false, false),
     ("[[replica]]\naddress = 'gw:/b'", false, true),
     ("[[replica]]\naddress = 'nfs://gw/b'\npath = '/b'", false, true),
     ("[[replica]]\naddress = 'nfs://gw/b'\nconnections = 17", false, true),

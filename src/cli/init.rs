@@ -205,7 +205,7 @@ fn check_addresses(mounts: &[PathBuf]) -> Result<(), Failure> {
 
 /// The location of a replica, after [`check_addresses`].
 fn location(path: &Path) -> ReplicaLocation {
-    let minimal = |address| NfsExport { address, connections: 1, mount_port: None };
+    let minimal = |address| NfsExport { address, version: None, connections: 1, mount_port: None };
     match path.to_str().filter(|_| is_address(path)).and_then(|text| text.parse().ok()) {
         Some(address) => ReplicaLocation::Export(minimal(address)),
         None => normalize_path(path).into(),

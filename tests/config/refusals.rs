@@ -219,7 +219,7 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "reed.x = 1\n",
-            "v.toml:6: key `replica[1].reed` is not known; [[replica]] has the keys `path`, `address`, `connections`, `mount_port`, `name`, `node`, `aliases`, `weight`, `max_in_flight`, `max_rate`, `page_cache`, `require_mount`",
+            "v.toml:6: key `replica[1].reed` is not known; [[replica]] has the keys `path`, `address`, `version`, `connections`, `mount_port`, `name`, `node`, `aliases`, `weight`, `max_in_flight`, `max_rate`, `page_cache`, `require_mount`",
         ),
         (
             "[read]\nsegmnt_size = '1MiB'\n",
@@ -349,6 +349,18 @@ fn keys_that_do_not_suit_an_export_are_refused() {
         (
             "[[replica]]\naddress = 'nfs://gw/x'\nmount_port = 0\n",
             "v.toml:8: key `replica[2].mount_port`: 0 is out of range; use 1 to 65535",
+        ),
+        (
+            "[[replica]]\naddress = 'nfs://gw/x'\nversion = '4'\n",
+            "v.toml:8: key `replica[2].version`: \"4\" is not valid; use \"3\" or \"4.1\"",
+        ),
+        (
+            "[[replica]]\naddress = 'nfs://gw/x'\nversion = '4.1'\nmount_port = 20048\n",
+            "v.toml:9: key `replica[2].mount_port`: belongs to NFSv3, not to `version = \"4.1\"`; remove it",
+        ),
+        (
+            "version = '3'\n",
+            "v.toml:6: key `replica[1].version`: belongs to `address`, not to `path`; remove it",
         ),
         (
             "[[replica]]\naddress = 'nfs://gw/x'\npage_cache = 'use'\n",

@@ -1,4 +1,5 @@
-//! A client for NFSv3 servers (RFC 1813) that reads one export, without a kernel mount.
+//! A client for servers of NFSv3 (RFC 1813) and NFSv4.1 (RFC 8881) that reads one export, without a
+//! kernel mount.
 //!
 //! [`rpc`] carries calls, [`mount`] finds an export, [`Client`] has the procedures that a reader
 //! needs, and [`Tree`] reads files by their paths.
@@ -30,7 +31,8 @@ pub use error::{NfsError, Status};
 #[cfg(feature = "fuzzing")]
 pub use hostile::check_server_bytes;
 pub use mount::{
-    DEFAULT_MOUNT_PORT, DEFAULT_NFS_PORT, Export, MountError, MountRequest, MountedExport, Ports,
+    DEFAULT_MOUNT_PORT, DEFAULT_NFS_PORT, Export, MountError, MountRequest, MountedExport,
+    OpenedExport, Ports, find_exports,
 };
 pub use rpc::{ConnectionCounters, Identity, IsUnwanted, Refusal, RpcError, Target, may_block};
 pub use tree::{FoundDirectory, ListedName, SubmittedRead, Tree, TreeLimits};

@@ -190,7 +190,7 @@ pub(super) fn kind_of(kind: Kind) -> FileKind {
 }
 
 fn timestamp(time: Time) -> Timestamp {
-    (time.seconds.into(), time.nanoseconds)
+    (time.seconds, time.nanoseconds)
 }
 
 /// A digest that a successor computes in the same way.

@@ -57,6 +57,8 @@ impl ReadSink for FileRead {
         match result {
             Ok(end) => read.end(SubmittedReadEnd::Result(Ok(end.bytes))),
             Err(NfsError::Rpc(RpcError::Unwanted)) => read.end(SubmittedReadEnd::Unwanted),
+            // A thread can wait for a new session.
+            Err(NfsError::NoSession) => read.end(SubmittedReadEnd::Refused),
             // Another tree has taken the place of this one.
             Err(NfsError::Rpc(RpcError::Stopped)) if tree.has_ended() => {
                 if let Err(refused) = file.submit_read(read) {
@@ -104,7 +106,7 @@ impl BackendFile for NfsFile {
         false
     }
 
-    /// NFSv3 shows no holes: all of the file is data, and its end is a hole.
+    /// The server is not asked for holes: all of the file is data, and its end is a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         let size = self.attr()?.size;
         match to {

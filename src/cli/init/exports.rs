@@ -20,8 +20,9 @@ pub(super) struct ServerExports {
 struct ListedExport {
     /// The value of `address` in a configuration.
     address: String,
-    /// The clients that may mount it, as the server writes them; empty if all may.
-    clients: Vec<String>,
+    /// The clients that may mount it, as the server writes them; empty if all may, null if the server
+    /// does not say.
+    clients: Option<Vec<String>>,
 }
 
 impl ServerExports {
@@ -50,7 +51,9 @@ impl ServerExports {
         }
         let exports = listed.into_iter().map(|export| ListedExport {
             address: NfsAddress { export: export.path, ..root.clone() }.to_string(),
-            clients: export.clients.iter().map(|c| String::from_utf8_lossy(c).into()).collect(),
+            clients: export.clients.map(|clients| {
+                clients.iter().map(|client| String::from_utf8_lossy(client).into()).collect()
+            }),
         });
         Ok(Some(Self { server: server.to_owned(), exports: exports.collect() }))
     }
@@ -62,11 +65,11 @@ impl fmt::Display for ServerExports {
             return writeln!(f, "{} exports nothing", printable(&self.server));
         };
         for ListedExport { address, clients } in &self.exports {
-            let clients = match clients.is_empty() {
-                true => "everyone".to_owned(),
-                false => printable(&clients.join(" ")),
-            };
-            writeln!(f, "{address}  for {clients}")?;
+            match clients.as_deref() {
+                None => writeln!(f, "{address}")?,
+                Some([]) => writeln!(f, "{address}  for everyone")?,
+                Some(clients) => writeln!(f, "{address}  for {}", printable(&clients.join(" ")))?,
+            }
         }
         writeln!(f, "\nnext: fanfs init {} and the same export of other servers", first.address)
     }

@@ -3,6 +3,7 @@
 //! The lists are in the order of the documents. [`super::raw`] publishes them in the schema;
 //! [`super::checks::parse_choice`] looks a word up.
 
+use crate::nfs::Version;
 use crate::volume::VolumeMode;
 
 /// `volume.mode` as written.
@@ -36,6 +37,9 @@ pub enum PageCache {
 /// `replica.page_cache` as written.
 pub(super) const PAGE_CACHES: [(&str, PageCache); 3] =
     [("auto", PageCache::Auto), ("use", PageCache::Use), ("bypass", PageCache::Bypass)];
+
+/// `replica.version` as written. Without it, fanfs takes what the server offers.
+pub(super) const NFS_VERSIONS: [(&str, Version); 2] = [("3", Version::V3), ("4.1", Version::V4_1)];
 
 /// Where file data is cached between reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -110,14 +110,21 @@ pub(super) struct Replica {
         "x-range" = "an absolute directory without `..`; different for each replica",
     ))]
     pub(super) path: Option<String>,
-    /// The NFS server and export that fanfs reads itself, over NFSv3 and TCP, without a mount. The
-    /// volume is then read-only.
+    /// The NFS server and export that fanfs reads itself, over TCP, without a mount. The volume is
+    /// then read-only.
     #[schemars(regex(pattern = "^nfs://"))]
     #[schemars(extend(
         "x-default" = "none: `path` is set",
         "x-range" = "`\"nfs://SERVER/EXPORT\"` or `\"nfs://SERVER:PORT/EXPORT\"`; different for each replica",
     ))]
     pub(super) address: Option<String>,
+    /// The version of NFS. NFSv4.1 needs one port only. Without it, fanfs takes NFSv3 if the server
+    /// offers that.
+    #[schemars(extend(
+        "enum" = words(&choices::NFS_VERSIONS),
+        "x-default" = "the server's choice",
+    ))]
+    pub(super) version: Option<String>,
     /// Connections to the server of `address`. Raise it where packets are lost, or if one connection
     /// is slower than the network.
     #[schemars(range(
@@ -129,8 +136,8 @@ pub(super) struct Replica {
         "x-range" = number_bounds(&defaults::CONNECTIONS_RANGE),
     ))]
     pub(super) connections: Option<i64>,
-    /// The port of the MOUNT service at `address`, if a firewall hides the server's portmapper. The
-    /// port in `address` is that of NFS.
+    /// The port of the MOUNT service of NFSv3 at `address`, if a firewall hides the server's
+    /// portmapper. The port in `address` is that of NFS.
     #[schemars(range(
         min = *defaults::MOUNT_PORT_RANGE.start(),
         max = *defaults::MOUNT_PORT_RANGE.end(),

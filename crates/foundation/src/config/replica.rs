@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::checks::{check_path, check_range, parse_choice, parse_count};
-use super::choices::{Access, ClusterTool, PAGE_CACHES, PageCache, Passthrough};
+use super::choices::{Access, ClusterTool, NFS_VERSIONS, PAGE_CACHES, PageCache, Passthrough};
 use super::error::ConfigError;
 use super::key_index::KeyIndex;
 use super::placement::ProviderConfig;
 use super::{Config, ReplicaConfig};
 use super::{defaults, raw};
-use crate::nfs::NfsAddress;
+use crate::nfs::{NfsAddress, Version};
 use crate::survey::{NfsExport, ReplicaLocation};
 use crate::volume::MAX_REPLICAS;
 
@@ -110,6 +110,7 @@ fn location(
 ) -> Result<ReplicaLocation, ConfigError> {
     let key = |name: &str| format!("replica[{number}].{name}");
     let of_exports = [
+        ("version", written.version.is_some()),
         ("connections", written.connections.is_some()),
         ("mount_port", written.mount_port.is_some()),
     ];
@@ -117,20 +118,20 @@ fn location(
         ("page_cache", written.page_cache.is_some()),
         ("require_mount", written.require_mount.is_some()),
     ];
-    let refuse_any = |keys: [(&str, bool); 2], why: &str| match keys.iter().find(|(_, set)| *set) {
+    let refuse_any = |keys: &[(&str, bool)], why: &str| match keys.iter().find(|(_, set)| *set) {
         Some((name, _)) => Err(outline.refuse(&key(name), why.to_owned())),
         None => Ok(()),
     };
     match (written.path.take(), written.address.take()) {
         (Some(path), None) => {
             check_path(outline, &key("path"), &path)?;
-            refuse_any(of_exports, "belongs to `address`, not to `path`; remove it")?;
+            refuse_any(&of_exports, "belongs to `address`, not to `path`; remove it")?;
             Ok(ReplicaLocation::Directory(PathBuf::from(path)))
         }
         (None, Some(address)) => {
             let why = "has no effect with `address`: fanfs reads from the server without a mount; \
                        remove it";
-            refuse_any(of_mounts, why)?;
+            refuse_any(&of_mounts, why)?;
             export(number, &address, written, outline).map(ReplicaLocation::Export)
         }
         (Some(_), Some(_)) => {
@@ -156,8 +157,16 @@ fn export(
     let address: NfsAddress = address.parse().map_err(|error| {
         outline.refuse(&key("address"), format!("{address:?} is not valid: {error}"))
     })?;
+    let version = match written.version.as_deref() {
+        None => None,
+        Some(version) => Some(parse_choice(outline, &key("version"), version, &NFS_VERSIONS)?),
+    };
     let mount_port = match written.mount_port {
         None => None,
+        Some(_) if version == Some(Version::V4_1) => {
+            let what = "belongs to NFSv3, not to `version = \"4.1\"`; remove it";
+            return Err(outline.refuse(&key("mount_port"), what.to_owned()));
+        }
         Some(port) => {
             let range = defaults::MOUNT_PORT_RANGE;
             Some(parse_count(outline, &key("mount_port"), Some(port), 0, range)?)
@@ -165,6 +174,7 @@ fn export(
     };
     Ok(NfsExport {
         address,
+        version,
         connections: parse_count(
             outline,
             &key("connections"),

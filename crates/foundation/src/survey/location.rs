@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::nfs::NfsAddress;
+use crate::nfs::{NfsAddress, Version};
 
 /// Where a replica is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,9 +19,11 @@ pub enum ReplicaLocation {
 pub struct NfsExport {
     /// The server and the path on it.
     pub address: NfsAddress,
+    /// The version of NFS; `None` takes what the server offers.
+    pub version: Option<Version>,
     /// The number of connections to the server.
     pub connections: usize,
-    /// The port of the server's MOUNT service; `None` asks the portmapper.
+    /// The port of the server's MOUNT service of NFSv3; `None` asks the portmapper.
     pub mount_port: Option<u16>,
 }
 

@@ -216,7 +216,7 @@ fn describe_export(
         mount_id: None,
         dev: (0, 0),
         ino: attributes.number,
-        ctime: (changed.seconds.into(), changed.nanoseconds),
+        ctime: (changed.seconds, changed.nanoseconds),
         mode: attributes.permissions,
         size: usage.bytes,
         free: usage.available_bytes,
@@ -238,14 +238,10 @@ fn list_export(
             if listing.entries.len() == MAX_NAMES {
                 return Ok(listing);
             }
-            let attributes = entry.object.map(|object| object.attributes);
-            let kind = attributes.map(|attributes| EntryKind::from_kind(attributes.kind));
-            let file = attributes.filter(|_| kind == Some(EntryKind::File));
-            let entry_info = RootListingEntry {
-                ino: entry.number,
-                kind,
-                size: file.map(|attributes| attributes.size),
-            };
+            let kind = entry.object.map(|object| EntryKind::from_kind(object.kind));
+            let file = entry.object.filter(|_| kind == Some(EntryKind::File));
+            let entry_info =
+                RootListingEntry { ino: entry.number, kind, size: file.map(|file| file.size) };
             listing.entries.insert(OsString::from_vec(entry.name), entry_info);
         }
         let Some(next) = page.next else {

@@ -1,4 +1,5 @@
-//! Finds an export: the portmapper (RFC 1833), and the MOUNT protocol (RFC 1813, appendix I).
+//! Finds an export. For NFSv3: the portmapper (RFC 1833), and the MOUNT protocol (RFC 1813, appendix
+//! I). An NFSv4 server has one tree with all its exports.
 //!
 //! The portmapper is asked by its version 2 over IPv4, and by version 3 over IPv6, which version 2
 //! does not know.
@@ -12,10 +13,10 @@ use nfs3_types::xdr_codec::{Opaque, Pack};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::nfs::attributes::FileHandle;
+use crate::nfs::attributes::{FileHandle, Kind};
 use crate::nfs::blocking::{decode_results, wait_for_reply};
-use crate::nfs::client::{Caller, Client};
-use crate::nfs::error::NfsError;
+use crate::nfs::client::{Caller, Client, Object, Position};
+use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{CallOptions, Identity, Procedure, Refusal, RpcError, Target, Transport};
 use crate::nfs::xdr::{self, DecodeError, Decoder};
 
@@ -67,8 +68,17 @@ pub struct MountRequest<'a> {
 pub struct Export {
     /// Its path on the server.
     pub path: Vec<u8>,
-    /// The clients that may mount it, in the server's notation; empty if all may.
-    pub clients: Vec<Vec<u8>>,
+    /// The clients that may mount it, in the server's notation; empty if all may. `None` if the
+    /// server does not say, as with NFSv4.
+    pub clients: Option<Vec<Vec<u8>>>,
+}
+
+/// An export of an NFSv4.1 server, and a session with the server.
+pub struct OpenedExport {
+    /// The session.
+    pub client: Client,
+    /// The root of the export.
+    pub root: Object,
 }
 
 /// An export that was found.
@@ -84,10 +94,7 @@ pub struct MountedExport {
 #[derive(Clone, Debug, Error)]
 pub enum MountError {
     /// The portmapper knows no such service.
-    #[error(
-        "the server offers no {service} over TCP: its portmapper knows none; if it is an NFSv4 \
-         server, use a kernel mount"
-    )]
+    #[error("the server offers no {service} over TCP: its portmapper knows none")]
     NoService {
         /// `NFSv3` or `MOUNT`.
         service: &'static str,
@@ -107,8 +114,18 @@ pub enum MountError {
     )]
     Denied,
     /// The server offers NFSv4 alone.
-    #[error("the server offers NFSv4 only; use a kernel mount")]
+    #[error(
+        "the server does not offer NFSv3, only NFSv4; set `version` to \"4.1\", or leave it out"
+    )]
     OnlyVersion4,
+    /// The server offers no session.
+    #[error("NFSv4.1 at {address}: {error}{}", version_4_advice(error))]
+    Version4 {
+        /// Where it was asked.
+        address: SocketAddr,
+        /// The error.
+        error: NfsError,
+    },
     /// The server has no such export.
     #[error("the server exports no such directory")]
     NoExport,
@@ -125,7 +142,7 @@ impl MountError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::NoService { .. } | Self::OnlyVersion4 => Errno::PROTONOSUPPORT,
-            Self::Service { error, .. } => error.errno(),
+            Self::Service { error, .. } | Self::Version4 { error, .. } => error.errno(),
             Self::Denied | Self::Security(_) => Errno::ACCESS,
             Self::NoExport => Errno::NOENT,
             Self::Status(_) => Errno::IO,
@@ -162,9 +179,34 @@ impl MountRequest<'_> {
         self.mount_service()?.ask(self, number, &nothing, MAX_EXPORTS, decode_exports)
     }
 
+    /// Opens a session with the NFSv4.1 server of `target`, and finds an export in its tree.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn open_version_4_1(
+        &self,
+        target: Target,
+        export: &[u8],
+    ) -> Result<OpenedExport, MountError> {
+        let caller = Caller { identity: self.identity, deadline: self.deadline };
+        let address = self.at(self.ports.nfs.unwrap_or(DEFAULT_NFS_PORT));
+        let explain = |error: NfsError| match error {
+            NfsError::Rpc(RpcError::Refused(Refusal::WeakCredentials)) => MountError::Denied,
+            NfsError::Status(status) if is_path_error(status.errno()) => MountError::NoExport,
+            error => MountError::Version4 { address, error },
+        };
+        let client = Client::version_4_1(target, caller).map_err(explain)?;
+        let root = client.find_export(caller, export).map_err(explain)?;
+        match root.attributes.kind {
+            Kind::Directory => Ok(OpenedExport { client, root }),
+            _ => Err(MountError::NoExport),
+        }
+    }
+
     fn mount_service(&self) -> Result<MountService, MountError> {
         let port = match self.ports.mount {
             Some(port) => Some(port),
+            None if self.is_later() => return Err(MountError::OnlyVersion4),
             None => self.port_of(mount::PROGRAM, "MOUNT")?,
         };
         let address = self.at(port.unwrap_or(DEFAULT_MOUNT_PORT));
@@ -238,7 +280,10 @@ impl MountRequest<'_> {
         let Ok(client) = Client::version_3(target(address, self.reserved_port)) else {
             return false;
         };
-        let answer = client.ping(Caller { identity: self.identity, deadline: self.deadline });
+        // A part of the time: a server behind a firewall may have its services elsewhere.
+        let now = Instant::now();
+        let deadline = now + self.deadline.saturating_duration_since(now) / 4;
+        let answer = client.ping(Caller { identity: self.identity, deadline });
         matches!(
             answer,
             Err(NfsError::Rpc(RpcError::Refused(Refusal::Version { lowest: 4.., .. })))
@@ -290,6 +335,61 @@ fn decode_port(bytes: &mut Decoder<'_>) -> xdr::Result<u32> {
     }
 }
 
+/// The deepest directory of an NFSv4 server's tree that is looked for exports, and the most of them.
+const MAX_DEPTH: usize = 16;
+const MAX_DIRECTORIES: usize = 1000;
+
+/// The exports of an NFSv4 server: the directories of its own file system that lead to others. A
+/// server without such a file system exports its root.
+///
+/// # Errors
+/// As [`Client::attributes`].
+pub fn find_exports(client: &Client, caller: Caller<'_>) -> Result<Vec<Export>, NfsError> {
+    let root = client.find_export(caller, b"/")?;
+    let export = |path: Vec<u8>| Export { path, clients: None };
+    let mut exports = Vec::new();
+    let mut open = vec![TreeDirectory { object: root, path: Vec::new(), depth: 0 }];
+    let mut looked_at = 0;
+    while let Some(dir) = open.pop() {
+        let mut position = Some(Position::START);
+        while let Some(at) = position {
+            let page = client.list(caller, dir.object.handle, at)?;
+            position = page.next;
+            for entry in page.entries {
+                if entry.object.is_some_and(|object| object.kind != Kind::Directory) {
+                    continue;
+                }
+                looked_at += 1;
+                if looked_at > MAX_DIRECTORIES {
+                    return Ok(vec![export(b"/".to_vec())]);
+                }
+                // One that this user may not see is none of its exports.
+                let Ok(object) = client.look_up(caller, dir.object.handle, &entry.name) else {
+                    continue;
+                };
+                let path = [&dir.path[..], b"/", &entry.name].concat();
+                if object.attributes.file_system != root.attributes.file_system {
+                    exports.push(export(path));
+                } else if dir.depth < MAX_DEPTH && object.attributes.kind == Kind::Directory {
+                    open.push(TreeDirectory { object, path, depth: dir.depth + 1 });
+                }
+            }
+        }
+    }
+    if exports.is_empty() {
+        exports.push(export(b"/".to_vec()));
+    }
+    exports.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(exports)
+}
+
+/// A directory of an NFSv4 server's own file system.
+struct TreeDirectory {
+    object: Object,
+    path: Vec<u8>,
+    depth: usize,
+}
+
 /// The MOUNT service of a server.
 struct MountService {
     transport: Transport,
@@ -322,10 +422,7 @@ impl MountService {
         };
         wait_for_reply(&self.transport, &options, arguments, max)
             .and_then(|reply| decode_results(&reply, |bytes| Ok(decode(bytes)?)))
-            .map_err(|error| match self.is_guess && request.is_later() {
-                true => MountError::OnlyVersion4,
-                false => service_error(self.address, error),
-            })
+            .map_err(|error| service_error(self.address, error))
     }
 }
 
@@ -359,6 +456,28 @@ fn service_error(address: SocketAddr, error: NfsError) -> MountError {
 
 fn unreachable(address: SocketAddr, error: std::io::Error) -> NfsError {
     RpcError::Unreachable { server: address.to_string(), error: error.into() }.into()
+}
+
+/// Whether a path leads to no directory.
+fn is_path_error(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}
+
+/// What helps against an error of an NFSv4 server.
+fn version_4_advice(error: &NfsError) -> &'static str {
+    match error {
+        NfsError::Status(Status::WRONG_SECURITY) => {
+            "; the export wants Kerberos or TLS: use a kernel mount"
+        }
+        NfsError::Status(Status::MINOR_VERSION) => {
+            "; the server offers NFSv4.0 only: use a kernel mount"
+        }
+        NfsError::Status(status) if status.errno() == Errno::PERM => {
+            "; if the server wants source ports below 1024, the export needs the option `insecure`, \
+             or this process CAP_NET_BIND_SERVICE"
+        }
+        _ => "",
+    }
 }
 
 /// The error of a MOUNT status.
@@ -404,7 +523,7 @@ pub(super) fn decode_exports(bytes: &mut Decoder<'_>) -> xdr::Result<Vec<Export>
         while bytes.bool()? {
             clients.push(bytes.opaque(MAX_NAME)?.to_vec());
         }
-        exports.push(Export { path, clients });
+        exports.push(Export { path, clients: Some(clients) });
     }
     Ok(exports)
 }

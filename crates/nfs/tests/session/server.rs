@@ -1,0 +1,542 @@
+//! A small NFSv4.1 server. It panics, and so ends the connection, if the client breaks the rules of
+//! sessions; [`Server`] reports that when it is dropped.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+/// Numbers of `nfsstat4`.
+pub(crate) mod status {
+    pub(crate) const NOENT: u32 = 2;
+    pub(crate) const DELAY: u32 = 10_008;
+    pub(crate) const GRACE: u32 = 10_013;
+    pub(crate) const MINOR_VERS_MISMATCH: u32 = 10_021;
+    pub(crate) const BADSESSION: u32 = 10_052;
+    pub(crate) const SEQ_MISORDERED: u32 = 10_063;
+    pub(crate) const RETRY_UNCACHED_REP: u32 = 10_068;
+    pub(crate) const DEADSESSION: u32 = 10_078;
+}
+
+/// The call that a fault meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    ExchangeId,
+    LookUp,
+    Read,
+}
+
+/// What happens to one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The SEQUENCE fails; its number is not used.
+    Sequence(u32),
+    /// The last operation fails.
+    Operation(u32),
+    /// No operation is executed.
+    Compound(u32),
+    /// The server has no such program version.
+    OnlyVersion3,
+    /// The connection ends instead of the call, or instead of the reply.
+    CloseBefore,
+    CloseAfter,
+    /// The reply is kept until [`Server::reply_late`].
+    Silent,
+    /// The reply names another slot.
+    OtherSlot,
+}
+
+/// The bytes of the file.
+pub(crate) fn pattern() -> Vec<u8> {
+    (0..100_000).map(|i: usize| (i * 31 + i / 509) as u8).collect()
+}
+
+/// A server, and what a test may do to it.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    slots: u32,
+    sessions: HashMap<[u8; 16], Vec<SlotState>>,
+    created: u32,
+    /// Faults to come, each for one call.
+    faults: Vec<(Moment, Fault)>,
+    connections: Vec<TcpStream>,
+    late: Vec<(TcpStream, Vec<u8>)>,
+    users: Vec<u32>,
+    violation: Option<String>,
+}
+
+/// A slot: its last number, and what was asked with it.
+#[derive(Clone, Default)]
+struct SlotState {
+    last: u32,
+    call: Vec<u8>,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::with_slots(16)
+    }
+
+    pub(crate) fn with_slots(slots: u32) -> Self {
+        Self::listen(Arc::new(Mutex::new(State { slots, ..State::default() })))
+    }
+
+    pub(crate) fn at_another_address(&self) -> Self {
+        Self::listen(Arc::clone(&self.state))
+    }
+
+    fn listen(state: Arc<Mutex<State>>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let own = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                own.lock().unwrap().connections.push(socket.try_clone().unwrap());
+                let state = Arc::clone(&own);
+                std::thread::spawn(move || serve(socket, &state));
+            }
+        });
+        Self { address, state }
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.state.lock().unwrap())
+    }
+
+    pub(crate) fn inject(&self, moment: Moment, fault: Fault) {
+        self.with(|state| state.faults.push((moment, fault)));
+    }
+
+    pub(crate) fn forget_sessions(&self) {
+        self.with(|state| state.sessions.clear());
+    }
+
+    pub(crate) fn close_connections(&self) {
+        self.with(|state| {
+            state.late.clear();
+            for socket in state.connections.drain(..) {
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+            }
+        });
+    }
+
+    pub(crate) fn reply_late(&self) {
+        self.with(|state| {
+            for (mut socket, reply) in state.late.drain(..) {
+                socket.write_all(&reply).unwrap();
+            }
+        });
+    }
+
+    pub(crate) fn late_replies_left(&self) -> usize {
+        self.with(|state| state.late.len())
+    }
+
+    pub(crate) fn sessions_created(&self) -> u32 {
+        self.with(|state| state.created)
+    }
+
+    pub(crate) fn open_sessions(&self) -> usize {
+        self.with(|state| state.sessions.len())
+    }
+
+    /// The users of calls about objects.
+    pub(crate) fn users(&self) -> Vec<u32> {
+        self.with(|state| state.users.clone())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let violation = self.state.lock().map(|state| state.violation.clone());
+        if !std::thread::panicking() {
+            assert_eq!(violation.unwrap(), None, "the client breaks the rules of sessions");
+        }
+    }
+}
+
+/// Takes values from a call.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn fixed(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len);
+        self.0 = rest;
+        taken
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.fixed(4).try_into().unwrap())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_be_bytes(self.fixed(8).try_into().unwrap())
+    }
+
+    fn opaque(&mut self) -> &'a [u8] {
+        let len = self.u32() as usize;
+        &self.fixed(len.next_multiple_of(4))[..len]
+    }
+}
+
+/// Values of a reply.
+#[derive(Clone, Default)]
+struct Output(Vec<u8>);
+
+impl Output {
+    fn words(mut self, words: &[u32]) -> Self {
+        words.iter().for_each(|word| self.0.extend(word.to_be_bytes()));
+        self
+    }
+
+    fn u64(mut self, word: u64) -> Self {
+        self.0.extend(word.to_be_bytes());
+        self
+    }
+
+    fn fixed(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
+        self
+    }
+
+    fn opaque(self, bytes: &[u8]) -> Self {
+        let padding = bytes.len().next_multiple_of(4) - bytes.len();
+        self.words(&[bytes.len() as u32]).fixed(bytes).fixed(&[0; 3][..padding])
+    }
+}
+
+/// An object: its number, its kind and its name.
+type Node = (u8, u32, &'static str);
+
+const ROOT: Node = (1, 2, "");
+const EXPORT: Node = (2, 2, "export");
+/// In the export.
+const NODES: [Node; 4] = [(3, 2, "dir"), (4, 1, "file"), (6, 1, "hidden"), (5, 5, "link")];
+
+fn node(number: u8) -> Node {
+    let all = [ROOT, EXPORT].into_iter().chain(NODES);
+    all.into_iter().find(|node| node.0 == number).expect("a handle of this server")
+}
+
+/// The attributes of an object, as far as they are wanted.
+fn attributes(node: Node, wanted: [u32; 2]) -> Output {
+    let mut given = [0u32; 2];
+    let mut values = Output::default();
+    let number = u64::from(node.0);
+    for bit in 0..64u32 {
+        let (word, mask) = ((bit / 32) as usize, 1 << (bit % 32));
+        if wanted[word] & mask == 0 {
+            continue;
+        }
+        let before = values.0.len();
+        values = match bit {
+            1 => values.words(&[node.1]),
+            4 => values.u64(if node.0 == 4 { 100_000 } else { 4 }),
+            8 => values.u64(u64::from(node.0 > 1)).u64(9),
+            10 => values.words(&[30]),
+            20 => values.u64(number),
+            27 => values.u64(u64::MAX),
+            29 => values.words(&[255]),
+            30 => values.u64(1 << 20),
+            33 => values.words(&[0o755]),
+            35 => values.words(&[3]),
+            36 | 37 => values.opaque(b"1000"),
+            44 => values.u64(1 << 30),
+            47 | 52 | 53 => values.u64(7).words(&[8]),
+            _ => values,
+        };
+        if values.0.len() > before {
+            given[word] |= mask;
+        }
+    }
+    Output::default().words(&[2, given[0], given[1]]).opaque(&values.0)
+}
+
+/// Answers the calls of one connection.
+fn serve(mut socket: TcpStream, state: &Mutex<State>) {
+    let mut mark = [0; 4];
+    while socket.read_exact(&mut mark).is_ok() {
+        let mut record = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
+        if socket.read_exact(&mut record).is_err() {
+            return;
+        }
+        let reply = match answer(&record, state) {
+            Ok(reply) => reply,
+            Err(Closing) => {
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+                return;
+            }
+        };
+        let mark = 0x8000_0000 | reply.bytes.len() as u32;
+        let bytes = [&mark.to_be_bytes()[..], &reply.bytes].concat();
+        if reply.is_late {
+            let socket = socket.try_clone().unwrap();
+            state.lock().unwrap().late.push((socket, bytes));
+        } else if socket.write_all(&bytes).is_err() {
+            return;
+        }
+    }
+}
+
+/// The connection ends.
+struct Closing;
+
+struct Answer {
+    bytes: Vec<u8>,
+    is_late: bool,
+}
+
+fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
+    let mut input = Input(record);
+    let xid = input.u32();
+    let [_call, _rpc, _program, _version, procedure] = [(); 5].map(|()| input.u32());
+    let _flavor = input.u32();
+    let mut credentials = Input(input.opaque());
+    let _stamp = credentials.u32();
+    credentials.opaque();
+    let user = credentials.u32();
+    let _verifier = (input.u32(), input.opaque());
+    let header = Output::default().words(&[xid, 1, 0, 0, 0]);
+    if procedure == 0 {
+        return Ok(Answer { bytes: header.words(&[0]).0, is_late: false });
+    }
+    let mut call = Compound::new(input, user);
+    let mut state = state.lock().unwrap();
+    let fault = call.take_fault(&mut state);
+    match fault {
+        Some(Fault::CloseBefore) => return Err(Closing),
+        Some(Fault::OnlyVersion3) => {
+            return Ok(Answer { bytes: header.words(&[2, 3, 3]).0, is_late: false });
+        }
+        Some(Fault::Compound(status)) => {
+            let bytes = header.words(&[0, status, 0, 0]).0;
+            return Ok(Answer { bytes, is_late: false });
+        }
+        _ => {}
+    }
+    let results = call.execute(&mut state, fault);
+    if fault == Some(Fault::CloseAfter) {
+        return Err(Closing);
+    }
+    let bytes = header.words(&[0]).fixed(&results.0).0;
+    Ok(Answer { bytes, is_late: fault == Some(Fault::Silent) })
+}
+
+/// A COMPOUND.
+struct Compound<'a> {
+    input: Input<'a>,
+    count: u32,
+    user: u32,
+}
+
+impl<'a> Compound<'a> {
+    fn new(mut input: Input<'a>, user: u32) -> Self {
+        input.opaque();
+        assert_eq!(input.u32(), 1, "the minor version");
+        let count = input.u32();
+        Self { input, count, user }
+    }
+
+    /// The fault that waits for such a call.
+    fn take_fault(&self, state: &mut State) -> Option<Fault> {
+        let mut input = Input(self.input.0);
+        let mut is = |moment: Moment| {
+            let at = state.faults.iter().position(|(at, _)| *at == moment)?;
+            Some(state.faults.remove(at).1)
+        };
+        match input.u32() {
+            42 => return is(Moment::ExchangeId),
+            53 => drop(input.fixed(32)),
+            _ => return None,
+        }
+        if self.count < 3 || input.u32() != 22 {
+            return None;
+        }
+        input.opaque();
+        match input.u32() {
+            15 => is(Moment::LookUp),
+            25 => is(Moment::Read),
+            _ => None,
+        }
+    }
+
+    fn execute(&mut self, state: &mut State, fault: Option<Fault>) -> Output {
+        let whole = self.input.0.to_vec();
+        let mut results = Output::default();
+        let mut executed = 0;
+        let mut last = 0;
+        let mut current = 0;
+        for index in 0..self.count {
+            let number = self.input.u32();
+            let fails = match fault {
+                Some(Fault::Operation(status)) if index + 1 == self.count => Some(status),
+                // Of a LOOKUP, the operations after it are not executed.
+                Some(Fault::Operation(status)) if matches!(number, 15 | 25) => Some(status),
+                _ => None,
+            };
+            let result = match (fails, number) {
+                (Some(status), _) => Err(status),
+                (None, 53) => self.sequence(state, fault, &whole),
+                (None, _) => self.operation(number, &mut current, state),
+            };
+            executed += 1;
+            last = result.as_ref().err().copied().unwrap_or(0);
+            results = results.words(&[number, last]);
+            match result {
+                Ok(result) => results = results.fixed(&result.0),
+                Err(_) => break,
+            }
+        }
+        Output::default().words(&[last, 0, executed]).fixed(&results.0)
+    }
+
+    fn sequence(
+        &mut self,
+        state: &mut State,
+        fault: Option<Fault>,
+        whole: &[u8],
+    ) -> Result<Output, u32> {
+        let id: [u8; 16] = self.input.fixed(16).try_into().unwrap();
+        let [sequence, slot, highest, _cached] = [(); 4].map(|()| self.input.u32());
+        if let Some(Fault::Sequence(status)) = fault {
+            if matches!(status, status::BADSESSION | status::DEADSESSION) {
+                state.sessions.remove(&id);
+            }
+            return Err(status);
+        }
+        let Some(slots) = state.sessions.get_mut(&id) else { return Err(status::BADSESSION) };
+        let own = &mut slots[slot as usize];
+        let violation = match sequence.wrapping_sub(own.last) {
+            1 => None,
+            0 if own.call == whole => return Err(status::RETRY_UNCACHED_REP),
+            0 => Some("two calls have one number"),
+            _ => Some("a number was left out"),
+        };
+        let violation = violation.or((highest < slot).then_some("a wrong highest slot"));
+        if let Some(violation) = violation {
+            state.violation = Some(violation.to_owned());
+            return Err(status::SEQ_MISORDERED);
+        }
+        *own = SlotState { last: sequence, call: whole.to_vec() };
+        let shown = if fault == Some(Fault::OtherSlot) { slot + 1 } else { slot };
+        let most = state.slots - 1;
+        Ok(Output::default().fixed(&id).words(&[sequence, shown, most, most, 0]))
+    }
+
+    fn operation(
+        &mut self,
+        number: u32,
+        current: &mut u8,
+        state: &mut State,
+    ) -> Result<Output, u32> {
+        let input = &mut self.input;
+        let output = Output::default();
+        if matches!(number, 3 | 15 | 25 | 26 | 27) && !state.users.contains(&self.user) {
+            state.users.push(self.user);
+        }
+        Ok(match number {
+            3 => {
+                let wanted = input.u32();
+                output.words(&[wanted, wanted])
+            }
+            9 => {
+                assert_eq!(input.u32(), 2);
+                attributes(node(*current), [input.u32(), input.u32()])
+            }
+            10 => output.opaque(&[*current; 100]),
+            15 => {
+                let name = input.opaque();
+                let found = match *current {
+                    1 => Some(EXPORT),
+                    _ => NODES.into_iter().find(|node| node.2.as_bytes() == name),
+                };
+                *current = found.ok_or(status::NOENT)?.0;
+                output
+            }
+            22 => {
+                *current = input.opaque()[0];
+                output
+            }
+            24 => {
+                *current = 1;
+                output
+            }
+            25 => {
+                assert_eq!(input.fixed(16), [0; 16], "the anonymous stateid");
+                let (offset, count) = (input.u64() as usize, input.u32() as usize);
+                let data = pattern();
+                let end = (offset + count).min(data.len());
+                output.words(&[u32::from(end == data.len())]).opaque(&data[offset.min(end)..end])
+            }
+            26 => list(input, *current),
+            27 => output.opaque(b"file"),
+            41 => {
+                let id: [u8; 16] = input.fixed(16).try_into().unwrap();
+                input.fixed(8);
+                match state.sessions.contains_key(&id) {
+                    true => output.fixed(&id).words(&[1, 0]),
+                    false => return Err(status::BADSESSION),
+                }
+            }
+            42 => {
+                input.fixed(8);
+                input.opaque();
+                input.fixed(12);
+                output
+                    .u64(77)
+                    .words(&[state.created + 1, 0, 0])
+                    .u64(0)
+                    .opaque(b"m")
+                    .opaque(b"s")
+                    .words(&[0])
+            }
+            43 => {
+                assert_eq!((input.u64(), input.u32()), (77, state.created + 1));
+                state.created += 1;
+                let id = [state.created as u8; 16];
+                input.fixed(4 + 28 + 28 + 12);
+                state.sessions.insert(id, vec![SlotState::default(); state.slots as usize]);
+                let channel = [0, 65_536, 1 << 20, 0, 16, state.slots, 0];
+                output.fixed(&id).words(&[1, 0]).words(&channel).words(&channel)
+            }
+            44 => {
+                let id: [u8; 16] = input.fixed(16).try_into().unwrap();
+                state.sessions.remove(&id);
+                output
+            }
+            58 => {
+                input.fixed(4);
+                output
+            }
+            other => panic!("operation {other}"),
+        })
+    }
+}
+
+/// Two names in each part.
+fn list(input: &mut Input<'_>, current: u8) -> Output {
+    let cookie = input.u64() as usize;
+    input.fixed(8 + 8);
+    assert_eq!(input.u32(), 2);
+    let wanted = [input.u32(), input.u32()];
+    let all: &[Node] = if current == 1 { &[EXPORT] } else { &NODES };
+    let all = if current == 3 { &[] } else { all };
+    // The cookies 0 to 2 have another meaning.
+    let from = cookie.saturating_sub(2);
+    let to = (from + 2).min(all.len());
+    let mut output = Output::default().fixed(&[5; 8]);
+    for (index, node) in all.iter().enumerate().take(to).skip(from) {
+        output = output.words(&[1]).u64(index as u64 + 3).opaque(node.2.as_bytes());
+        output = match node.2 {
+            // Of this one the server can tell only why it tells nothing else.
+            "hidden" => output.words(&[2, 1 << 11, 0]).opaque(&5u32.to_be_bytes()),
+            _ => output.fixed(&attributes(*node, wanted).0),
+        };
+    }
+    output.words(&[0, u32::from(to == all.len())])
+}
