@@ -269,8 +269,11 @@ impl MetadataClient {
     ) -> CallFuture<T> {
         let order = self.replica_order(target);
         let fallback = fallback.map(|answer| {
-            let late_after =
-                |first: &ReplicaId| self.latency.late_after(*first, MIN_FALLBACK_DELAY);
+            // After a silence, a usual time may be as long as that silence.
+            let late_after = |first: &ReplicaId| {
+                let usual = self.latency.late_after(*first, MIN_FALLBACK_DELAY);
+                usual.min(self.policy.attempt_deadline)
+            };
             let due = Instant::now() + order.first().map_or(MIN_FALLBACK_DELAY, late_after);
             TimedFallback { due, answer }
         });

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fanfs_nfs::nfs::{
-    Caller, Client, Identity, Kind, NfsError, Rights, Target, Tree, TreeLimits, Version,
+    Caller, Client, Identity, Kind, NfsError, ReadRange, Rights, Target, Tree, TreeLimits, Version,
     find_exports,
 };
 use rustix::io::Errno;
@@ -123,8 +123,11 @@ fn a_call_whose_reply_was_lost_is_made_again() {
     let server = Server::start();
     let tree = tree(&server);
     for moment in [Moment::LookUp, Moment::Read] {
-        server.inject(moment, Fault::CloseAfter);
-        assert_eq!(reads_well(&tree), Ok(true), "{moment:?}");
+        for in_sequence in [false, true] {
+            server.replay_in_sequence(in_sequence);
+            server.inject(moment, Fault::CloseAfter);
+            assert_eq!(reads_well(&tree), Ok(true), "{moment:?}");
+        }
         server.inject(moment, Fault::CloseBefore);
         assert_eq!(reads_well(&tree), Ok(true), "{moment:?}");
     }
@@ -193,6 +196,71 @@ fn a_session_whose_slots_are_lost_is_replaced() {
     server.close_connections();
     assert_eq!(reads_well(&tree), Ok(true));
     assert_eq!(server.sessions_created(), 2);
+}
+
+/// The server may still execute a call when it hangs no more.
+#[test]
+fn a_slot_is_not_used_again_after_a_silent_connection() {
+    let server = Server::with_slots(8);
+    let tree = tree(&server);
+    let identity = me();
+    server.inject(Moment::LookUp, Fault::Hang);
+    server.set_down(true);
+    let late = Caller { identity: &identity, deadline: Instant::now() + Duration::from_secs(2) };
+    let error = tree.client().look_up(late, tree.root(), b"file").unwrap_err();
+    assert_eq!(error.errno(), Errno::TIMEDOUT, "{error}");
+    server.set_down(false);
+    // Another call than the one that may have been executed.
+    tree.client().attributes(tree.caller(&identity), tree.root()).unwrap();
+    assert_eq!(reads_well(&tree), Ok(true));
+    assert_eq!(server.sessions_created(), 1);
+}
+
+#[test]
+fn a_grace_period_does_not_delay_reads() {
+    let server = Server::start();
+    let tree = tree(&server);
+    server.set_grace(true);
+    assert_eq!(reads_well(&tree), Ok(true));
+}
+
+/// Half of its slots are lost, and the server creates no other session.
+#[test]
+fn a_worn_session_is_used_while_there_is_no_other() {
+    let server = Server::with_slots(2);
+    let tree = tree(&server);
+    let identity = me();
+    server.inject(Moment::LookUp, Fault::Silent);
+    let soon =
+        || Caller { identity: &identity, deadline: Instant::now() + Duration::from_millis(60) };
+    tree.client().look_up(soon(), tree.root(), b"file").unwrap_err();
+    server.close_connections();
+    server.create_none(true);
+    let begun = Instant::now();
+    let found = tree.client().attributes(soon(), tree.root());
+    assert!(found.is_ok() || begun.elapsed() < LONG / 2, "it ends by its deadline");
+    server.create_none(false);
+    assert_eq!(reads_well(&tree), Ok(true));
+}
+
+#[test]
+fn a_read_of_a_dead_server_ends_by_its_deadline() {
+    let server = Server::with_slots(2);
+    let tree = tree(&server);
+    let identity = me();
+    let file = tree.look_up(&identity, Path::new("file")).unwrap().handle;
+    server.inject(Moment::Read, Fault::Silent);
+    let soon =
+        || Caller { identity: &identity, deadline: Instant::now() + Duration::from_millis(60) };
+    let range = ReadRange { file, offset: 0, piece: READ_SIZE };
+    assert!(tree.client().read(soon(), range, &mut [0; 100]).is_err());
+    server.set_down(true);
+    server.close_connections();
+    // Also one that begins after half of the slots are lost.
+    let error = tree.client().read(soon(), range, &mut [0; 100]).unwrap_err();
+    assert_eq!(error.errno(), Errno::TIMEDOUT, "{error}");
+    server.set_down(false);
+    assert_eq!(reads_well(&tree), Ok(true));
 }
 
 #[test]

@@ -9,12 +9,9 @@ use thiserror::Error;
 
 use super::NfsExport;
 use crate::nfs::{
-    Attributes, Caller, Client, DEFAULT_NFS_PORT, Export, Identity, Limits, MountError,
+    Caller, Client, DEFAULT_NFS_PORT, Export, Identity, Limits, MountError,
     MountRequest, NfsAddress, NfsError, Object, OpenedExport, Ports, Target, Version, find_exports,
 };
-
-/// How long another address of a server may take to show that it leads to the same export.
-const OTHER_ADDRESS_LIMIT: Duration = Duration::from_secs(1);
 
 /// The root of an export, and a client for its server.
 pub struct ExportRoot {
@@ -24,7 +21,8 @@ pub struct ExportRoot {
     pub root: Object,
     /// The server's limits.
     pub limits: Limits,
-    /// All addresses of the server's name. The client uses those that lead to the same export.
+    /// All addresses of the server's name. The client uses one, with NFSv4.1 also the others of the
+    /// same server.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -67,19 +65,18 @@ pub fn list_exports(server: &NfsAddress, limit: Duration) -> Result<Vec<Export>,
     let end = Instant::now() + limit;
     let ports = Ports { nfs: server.port, mount: None };
     let list = |request: &MountRequest<'_>| request.exports();
-    let listed = ask_in_turn(&addresses, ports, version_3_end(end), list);
-    let error = match listed {
+    match ask_in_turn(&addresses, ports, end, list) {
         Ok(Answer { found, .. }) => return Ok(found),
-        Err(error) if may_be_version_4(&error) => error,
+        Err(MountError::OnlyVersion4) => {}
         Err(error) => return Err(error.into()),
-    };
+    }
     let root = NfsExport {
         address: NfsAddress { export: b"/".to_vec(), ..server.clone() },
         version: Some(Version::V4_1),
         connections: 1,
         mount_port: None,
     };
-    let root = open_version_4(&root, &addresses, end).map_err(|later| of_both(error, later))?;
+    let root = open_version_4(&root, &addresses, end)?;
     let identity = Identity::of_process();
     Ok(find_exports(&root.client, Caller { identity: &identity, deadline: end })?)
 }
@@ -128,38 +125,13 @@ pub(super) fn open_export(export: &NfsExport, limit: Duration) -> Result<ExportR
     match export.version {
         Some(Version::V3) => open_version_3(export, &addresses, end),
         Some(Version::V4_1) => open_version_4(export, &addresses, end),
-        None => match open_version_3(export, &addresses, version_3_end(end)) {
-            Err(ExportError::Mount(error)) if may_be_version_4(&error) => {
-                open_version_4(export, &addresses, end).map_err(|later| of_both(error, later))
+        // Of a server with both, always the same one: their handles may differ.
+        None => match open_version_3(export, &addresses, end) {
+            Err(ExportError::Mount(MountError::OnlyVersion4)) => {
+                open_version_4(export, &addresses, end)
             }
             answer => answer,
         },
-    }
-}
-
-/// When NFSv3 is given up: NFSv4.1 needs fewer calls.
-fn version_3_end(end: Instant) -> Instant {
-    end - end.saturating_duration_since(Instant::now()) / 3
-}
-
-/// Whether a server that does not answer as one of NFSv3 may be one of NFSv4.
-fn may_be_version_4(error: &MountError) -> bool {
-    matches!(
-        error,
-        MountError::OnlyVersion4 | MountError::NoService { .. } | MountError::Service { .. }
-    )
-}
-
-/// The error that says more about a server that answers in neither version.
-fn of_both(version_3: MountError, version_4: ExportError) -> ExportError {
-    let is_silent = |error: &NfsError| matches!(error, NfsError::Rpc(_));
-    match version_4 {
-        ExportError::Mount(MountError::Version4 { error, .. })
-            if is_silent(&error) && !matches!(version_3, MountError::OnlyVersion4) =>
-        {
-            version_3.into()
-        }
-        error => error,
     }
 }
 
@@ -173,28 +145,12 @@ fn open_version_3(
     let mount = |request: &MountRequest<'_>| request.mount(&export.address.export);
     let Answer { found, address } = ask_in_turn(addresses, ports, end, mount)?;
     let addresses = with_first(addresses, address, found.nfs_port);
-    let open = |addresses: Vec<SocketAddr>| {
-        Client::version_3(target(export, addresses)).map_err(ExportError::Client)
-    };
+    // Another address may lead to a server with other handles, or refuse this host.
+    let client = Client::version_3(target(export, addresses[..1].to_vec()));
+    let client = client.map_err(ExportError::Client)?;
     let caller = Caller { identity: &identity, deadline: end };
-    let mut client = open(addresses[..1].to_vec())?;
     let attributes = client.attributes(caller, found.root)?;
     let root = Object { handle: found.root, attributes };
-    // Another address may lead to a server with other handles, or refuse this host.
-    let is_same = |address: &&SocketAddr| {
-        let limit = OTHER_ADDRESS_LIMIT.min(end.saturating_duration_since(Instant::now()) / 2);
-        let caller = Caller { identity: &identity, deadline: Instant::now() + limit };
-        let shown = open(vec![**address]).map(|client| client.attributes(caller, root.handle));
-        let is_root = |shown: Attributes| {
-            (shown.file_system, shown.number, shown.changed)
-                == (attributes.file_system, attributes.number, attributes.changed)
-        };
-        shown.is_ok_and(|shown| shown.is_ok_and(is_root))
-    };
-    let others: Vec<SocketAddr> = addresses[1..].iter().filter(is_same).copied().collect();
-    if !others.is_empty() {
-        client = open([&addresses[..1], &others].concat())?;
-    }
     let limits = client.limits(caller, root.handle)?;
     Ok(ExportRoot { client, root, limits, addresses })
 }
@@ -228,8 +184,8 @@ fn with_first(addresses: &[SocketAddr], first: usize, port: u16) -> Vec<SocketAd
 
 fn target(export: &NfsExport, addresses: Vec<SocketAddr>) -> Target {
     Target {
-        connections: export.connections.max(addresses.len()),
         addresses,
+        connections: export.connections,
         reserved_port: true,
         is_patient: true,
         silence: Target::SILENCE,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfs3_types::xdr_codec::Pack;
 
 use super::error::NfsError;
-use super::rpc::{self, CallOptions, MessageDone, RpcError, Transport, decode_header};
+use super::rpc::{self, CallOptions, RpcError, Transport, decode_header};
 use super::xdr::Decoder;
 
 /// The first wait before a call is made again that the server could not execute yet
@@ -29,25 +29,29 @@ pub(super) fn wait_for_reply(
     Ok(receiver.recv().unwrap_or(Err(RpcError::Stopped))?)
 }
 
+/// Gets what a call has ended with.
+pub(super) type Done<T> = Box<dyn FnOnce(T) + Send>;
+
 /// Makes several calls at once, and blocks until all have ended. `start` begins the call with this
-/// index, which ends with its completion.
-pub(super) fn wait_for_replies(
+/// index; `stopped` is the end of a call that the transport has dropped.
+pub(super) fn wait_for_all<T: Send + 'static>(
     count: usize,
-    mut start: impl FnMut(usize, MessageDone),
-) -> Vec<Result<Vec<u8>, RpcError>> {
-    if let Err(error) = rpc::check_may_block() {
-        return vec![Err(error); count];
+    start: impl Fn(usize, Done<T>),
+    stopped: impl Fn() -> T,
+) -> Vec<T> {
+    let mut ends: Vec<T> = (0..count).map(|_| stopped()).collect();
+    if rpc::check_may_block().is_err() {
+        return ends;
     }
     let (sender, receiver) = sync_channel(count);
     for index in 0..count {
         let sender = sender.clone();
-        let done = move |reply| drop(sender.send((index, reply)));
+        let done = move |end| drop(sender.send((index, end)));
         start(index, Box::new(done));
     }
     drop(sender);
-    let mut replies = vec![Err(RpcError::Stopped); count];
-    receiver.into_iter().for_each(|(index, reply)| replies[index] = reply);
-    replies
+    receiver.into_iter().for_each(|(index, end)| ends[index] = end);
+    ends
 }
 
 /// The results of a reply.

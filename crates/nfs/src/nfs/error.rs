@@ -83,9 +83,11 @@ impl Status {
     pub(crate) const BAD_SESSION: Self = Self(10_052);
     pub(crate) const BAD_SLOT: Self = Self(10_053);
     pub(crate) const CONNECTION_NOT_BOUND: Self = Self(10_055);
+    pub(crate) const NOT_SAME: Self = Self(10_027);
     pub(crate) const SEQUENCE_MISORDERED: Self = Self(10_063);
     pub(crate) const RETRY_UNCACHED_REPLY: Self = Self(10_068);
     pub(crate) const SEQUENCE_FALSE_RETRY: Self = Self(10_076);
+    pub(crate) const BAD_HIGH_SLOT: Self = Self(10_077);
     pub(crate) const DEAD_SESSION: Self = Self(10_078);
 
     /// Errors of NFSv4 alone.

@@ -19,7 +19,7 @@ use super::rpc::hostile::{
 use super::{v3, v4};
 
 /// The calls that wait for the server's replies have the numbers below this.
-const CALLS: u32 = 16;
+const CALLS: u32 = 24;
 
 /// The byte of a buffer that was not written.
 const UNTOUCHED: u8 = 0xee;
@@ -138,6 +138,7 @@ fn check_results(kind: usize, reply: &[u8]) {
             v4::hostile::decode_small_results(reply);
         }
         1 => {
+            v4::hostile::decode_small_results(reply);
             let link = decode_results(reply, |bytes| Ok(v3::decode_link(bytes)?));
             assert!(link.is_err() || link.is_ok_and(|link| !link.contains(&0)));
         }
@@ -152,7 +153,10 @@ fn check_results(kind: usize, reply: &[u8]) {
             let page = v4::hostile::decode_page(reply, from);
             page.iter().for_each(|page| check_page(page, from));
         }
-        4 => mount::decode_any_reply(reply),
+        4 => {
+            mount::decode_any_reply(reply);
+            v4::hostile::decode_small_results(reply);
+        }
         _ => {
             let exports = decode_results(reply, |bytes| Ok(mount::decode_exports(bytes)?));
             assert!(exports.is_err() || exports.is_ok_and(|all| all.len() <= reply.len()));
@@ -313,5 +317,12 @@ mod tests {
             Ok(v3::decode_listing(bytes, Position::START, true)?)
         });
         assert_eq!(page.unwrap().entries.len(), 2);
+        let of = |number: u32| &ends.iter().find(|end| end.number == number).unwrap().outcome;
+        let Outcome::Message(listing) = of(0x12) else { panic!("no listing of NFSv4") };
+        assert_eq!(v4::hostile::decode_page(listing, Position::START).unwrap().entries.len(), 2);
+        let Outcome::Data(reply, bytes) = of(0x0e) else { panic!("no data of NFSv4") };
+        assert_eq!(v4::hostile::read_end(reply, bytes.len()).unwrap().bytes, 8);
+        let Outcome::Message(found) = of(0x10) else { panic!("no object of NFSv4") };
+        assert_eq!(v4::hostile::find(found).unwrap().attributes.size, 123);
     }
 }

@@ -277,7 +277,8 @@ impl MountRequest<'_> {
     /// Whether the server offers later versions of NFS only.
     fn is_later(&self) -> bool {
         let address = self.at(self.ports.nfs.unwrap_or(DEFAULT_NFS_PORT));
-        let Ok(client) = Client::version_3(target(address, self.reserved_port)) else {
+        // A server that wants a port below 1024 wants it for an export.
+        let Ok(client) = Client::version_3(target(address, false)) else {
             return false;
         };
         // A part of the time: a server behind a firewall may have its services elsewhere.
@@ -574,7 +575,7 @@ mod tests {
         let words = [1u32, 5, 0x2f646174, 0x61000000, 1, 1, 0x2a000000, 0, 1, 1, 0x2f000000, 0, 0];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
         let exports = decode_exports(&mut Decoder::new(&bytes)).unwrap();
-        let data = Export { path: b"/data".to_vec(), clients: vec![b"*".to_vec()] };
-        assert_eq!(exports, [data, Export { path: b"/".to_vec(), clients: Vec::new() }]);
+        let data = Export { path: b"/data".to_vec(), clients: Some(vec![b"*".to_vec()]) };
+        assert_eq!(exports, [data, Export { path: b"/".to_vec(), clients: Some(Vec::new()) }]);
     }
 }

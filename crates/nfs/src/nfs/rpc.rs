@@ -39,9 +39,7 @@ pub(crate) mod hostile {
 pub use call::Identity;
 pub(crate) use call::Procedure;
 pub(crate) use id_map::{gid_inside, uid_inside};
-pub(crate) use pending::{
-    Again, DataHead, DataReply, DataSink, DataTarget, MessageDone, Receipt, Renewal,
-};
+pub(crate) use pending::{Again, DataHead, DataReply, DataSink, DataTarget, Receipt, Renewal};
 pub use pending::{IsUnwanted, RpcError};
 pub use reply::Refusal;
 pub(crate) use reply::decode_header;

@@ -205,7 +205,9 @@ impl Tree {
                 Ok(page)
             };
             match list_pages(page, is_last) {
-                Err(NfsError::Status(Status::BAD_COOKIE)) if !is_last => attempt += 1,
+                Err(NfsError::Status(Status::BAD_COOKIE | Status::NOT_SAME)) if !is_last => {
+                    attempt += 1;
+                }
                 answer => return answer,
             }
         }

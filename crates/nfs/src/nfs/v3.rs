@@ -18,13 +18,13 @@ pub(super) use directory::decode_listing;
 pub(super) use read::{decode_data_head, read_end};
 
 use super::attributes::{Attributes, FileHandle};
-use super::blocking::{decode_results, repeat_while_jukebox, wait_for_replies, wait_for_reply};
+use super::blocking::{Done, decode_results, repeat_while_jukebox, wait_for_all, wait_for_reply};
 use super::client::{
     Caller, Limits, MAX_LINK, Object, Page, PieceToRead, Position, Procedures, Rights, Usage,
     Version, decode_link_target,
 };
 use super::error::{NfsError, Status};
-use super::rpc::{CallOptions, IsUnwanted, Procedure, Transport};
+use super::rpc::{CallOptions, IsUnwanted, Procedure, RpcError, Transport};
 use super::xdr::{self, Decoder};
 
 /// The longest reply to a call for attributes, names or limits.
@@ -135,10 +135,11 @@ impl Procedures for Version3 {
         names: &[&[u8]],
     ) -> Vec<Result<Object, NfsError>> {
         let options = call_options(caller, NFS_PROGRAM::NFSPROC3_LOOKUP);
-        let replies = wait_for_replies(names.len(), |index, done| {
+        let start = |index: usize, done: Done<Result<Vec<u8>, RpcError>>| {
             let arguments = lookup_arguments(dir, names[index]);
             self.transport.call(&options, &arguments, MAX_SMALL_REPLY, done);
-        });
+        };
+        let replies = wait_for_all(names.len(), start, || Err(RpcError::Stopped));
         let found = replies.into_iter().map(|reply| {
             decode_results(&reply?, |bytes| {
                 Status::check(bytes.u32()?)?;

@@ -22,13 +22,13 @@ use session::{MAX_SMALL_REPLY, SequenceError};
 use sessions::Sessions;
 
 use super::attributes::{Attributes, FileHandle};
-use super::blocking::{decode_results, repeat_while_jukebox, wait_for_replies, wait_for_reply};
+use super::blocking::{Done, decode_results, repeat_while_jukebox, wait_for_all, wait_for_reply};
 use super::client::{
     Caller, Limits, Object, Page, PieceToRead, Position, Procedures, Rights, Usage, Version,
     decode_link_target,
 };
 use super::error::NfsError;
-use super::rpc::{IsUnwanted, RpcError, Target, Transport, decode_header};
+use super::rpc::{IsUnwanted, RpcError, Target, Transport};
 use super::xdr::{DecodeError, Decoder};
 
 /// The longest handle (`NFS4_FHSIZE`).
@@ -135,31 +135,29 @@ impl Procedures for Version4 {
         dir: FileHandle,
         names: &[&[u8]],
     ) -> Vec<Result<Object, NfsError>> {
-        let mut slots = Vec::with_capacity(names.len());
-        let replies = wait_for_replies(names.len(), |index, done| {
-            let slot = self.sessions.use_slot(caller.deadline).ok();
-            slots.push(slot.clone());
-            let Some(slot) = slot else { return done(Err(RpcError::Late)) };
+        type Found = Result<Vec<u8>, SequenceError>;
+        let start = |index: usize, done: Done<Found>| {
+            let slot = match self.sessions.use_slot(caller.deadline) {
+                Ok(slot) => slot,
+                Err(error) => return done(Err(error.into())),
+            };
             let mut options = call_options(COMPOUND, caller.identity, caller.deadline);
             options.receipt = Some(Arc::clone(&slot) as _);
             let sequence = slot.sequence();
             let operations = look_up_operations(dir, names[index]);
             let compound = Compound { sequence: Some(&sequence), operations: &operations };
             let done = move |reply: Result<Vec<u8>, RpcError>| {
-                // Now, as the next names wait for slots.
-                reply.iter().for_each(|reply| slot.note_reply(reply));
-                done(reply);
+                // Here, as the next names may wait for the slot.
+                done(reply.map_err(|error| NfsError::from(error).into()).and_then(|reply| {
+                    let mut bytes = Decoder::new(&reply);
+                    slot.take_head(&mut bytes).map(|()| bytes.rest().to_vec())
+                }));
             };
             self.transport().call(&options, &compound, MAX_SMALL_REPLY, Box::new(done));
-        });
-        let found = replies.into_iter().zip(slots).map(|(reply, slot)| {
-            let reply = reply.map_err(NfsError::from)?;
-            let slot = slot.ok_or(SequenceError::OtherSlot)?;
-            let mut bytes = Decoder::new(&reply);
-            decode_header(&mut bytes)?
-                .map_err(|refusal| NfsError::from(RpcError::from(refusal)))?;
-            slot.take_result(&mut bytes)?;
-            Ok(decode_found(&mut bytes)?)
+        };
+        let stopped = || Err(NfsError::from(RpcError::Stopped).into());
+        let found = wait_for_all(names.len(), start, stopped).into_iter().map(|found: Found| {
+            Ok::<Object, SequenceError>(decode_found(&mut Decoder::new(&found?))?)
         });
         let complete = |(name, found): (&&[u8], Result<Object, SequenceError>)| match found {
             Ok(found) => Ok(found),

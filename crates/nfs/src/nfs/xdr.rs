@@ -40,6 +40,11 @@ impl<'a> Decoder<'a> {
         Ok(array)
     }
 
+    /// The bytes that were not taken.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.position..]
+    }
+
     pub(crate) fn u32(&mut self) -> Result<u32> {
         self.array().map(u32::from_be_bytes)
     }

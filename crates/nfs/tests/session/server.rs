@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 /// Numbers of `nfsstat4`.
 pub(crate) mod status {
     pub(crate) const NOENT: u32 = 2;
+    pub(crate) const NOSPC: u32 = 28;
     pub(crate) const DELAY: u32 = 10_008;
     pub(crate) const GRACE: u32 = 10_013;
     pub(crate) const MINOR_VERS_MISMATCH: u32 = 10_021;
@@ -44,6 +45,8 @@ pub(crate) enum Fault {
     Silent,
     /// The reply names another slot.
     OtherSlot,
+    /// The connection stays, and no call on it is read any more.
+    Hang,
 }
 
 /// The bytes of the file.
@@ -68,6 +71,14 @@ struct State {
     late: Vec<(TcpStream, Vec<u8>)>,
     users: Vec<u32>,
     violation: Option<String>,
+    /// Whether SEQUENCE itself says that a reply was not kept, and not the operation after it.
+    replays_in_sequence: bool,
+    /// Whether reads by the anonymous stateid have to wait.
+    is_in_grace: bool,
+    /// Whether CREATE_SESSION fails.
+    creates_none: bool,
+    /// Whether new connections are refused.
+    is_down: bool,
 }
 
 /// A slot: its last number, and what was asked with it.
@@ -96,6 +107,9 @@ impl Server {
         let own = Arc::clone(&state);
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
+                if own.lock().unwrap().is_down {
+                    continue;
+                }
                 own.lock().unwrap().connections.push(socket.try_clone().unwrap());
                 let state = Arc::clone(&own);
                 std::thread::spawn(move || serve(socket, &state));
@@ -110,6 +124,23 @@ impl Server {
 
     pub(crate) fn inject(&self, moment: Moment, fault: Fault) {
         self.with(|state| state.faults.push((moment, fault)));
+    }
+
+    pub(crate) fn replay_in_sequence(&self, does: bool) {
+        self.with(|state| state.replays_in_sequence = does);
+    }
+
+    pub(crate) fn set_grace(&self, is_in_grace: bool) {
+        self.with(|state| state.is_in_grace = is_in_grace);
+    }
+
+    pub(crate) fn create_none(&self, creates_none: bool) {
+        self.with(|state| state.creates_none = creates_none);
+    }
+
+    /// Accepts connections, and ends them at once.
+    pub(crate) fn set_down(&self, is_down: bool) {
+        self.with(|state| state.is_down = is_down);
     }
 
     pub(crate) fn forget_sessions(&self) {
@@ -274,6 +305,11 @@ fn serve(mut socket: TcpStream, state: &Mutex<State>) {
         };
         let mark = 0x8000_0000 | reply.bytes.len() as u32;
         let bytes = [&mark.to_be_bytes()[..], &reply.bytes].concat();
+        if reply.hangs {
+            // Until the client closes it.
+            let _ = std::io::copy(&mut socket, &mut std::io::sink());
+            return;
+        }
         if reply.is_late {
             let socket = socket.try_clone().unwrap();
             state.lock().unwrap().late.push((socket, bytes));
@@ -289,6 +325,13 @@ struct Closing;
 struct Answer {
     bytes: Vec<u8>,
     is_late: bool,
+    hangs: bool,
+}
+
+impl Answer {
+    fn now(bytes: Vec<u8>) -> Self {
+        Self { bytes, is_late: false, hangs: false }
+    }
 }
 
 fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
@@ -303,7 +346,7 @@ fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
     let _verifier = (input.u32(), input.opaque());
     let header = Output::default().words(&[xid, 1, 0, 0, 0]);
     if procedure == 0 {
-        return Ok(Answer { bytes: header.words(&[0]).0, is_late: false });
+        return Ok(Answer::now(header.words(&[0]).0));
     }
     let mut call = Compound::new(input, user);
     let mut state = state.lock().unwrap();
@@ -311,11 +354,10 @@ fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
     match fault {
         Some(Fault::CloseBefore) => return Err(Closing),
         Some(Fault::OnlyVersion3) => {
-            return Ok(Answer { bytes: header.words(&[2, 3, 3]).0, is_late: false });
+            return Ok(Answer::now(header.words(&[2, 3, 3]).0));
         }
         Some(Fault::Compound(status)) => {
-            let bytes = header.words(&[0, status, 0, 0]).0;
-            return Ok(Answer { bytes, is_late: false });
+            return Ok(Answer::now(header.words(&[0, status, 0, 0]).0));
         }
         _ => {}
     }
@@ -324,7 +366,8 @@ fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
         return Err(Closing);
     }
     let bytes = header.words(&[0]).fixed(&results.0).0;
-    Ok(Answer { bytes, is_late: fault == Some(Fault::Silent) })
+    let is = |one: Fault| fault == Some(one);
+    Ok(Answer { bytes, is_late: is(Fault::Silent), hangs: is(Fault::Hang) })
 }
 
 /// A COMPOUND.
@@ -332,6 +375,8 @@ struct Compound<'a> {
     input: Input<'a>,
     count: u32,
     user: u32,
+    /// Whether it was executed before, and its reply was not kept.
+    is_replay: bool,
 }
 
 impl<'a> Compound<'a> {
@@ -339,7 +384,7 @@ impl<'a> Compound<'a> {
         input.opaque();
         assert_eq!(input.u32(), 1, "the minor version");
         let count = input.u32();
-        Self { input, count, user }
+        Self { input, count, user, is_replay: false }
     }
 
     /// The fault that waits for such a call.
@@ -382,6 +427,7 @@ impl<'a> Compound<'a> {
             let result = match (fails, number) {
                 (Some(status), _) => Err(status),
                 (None, 53) => self.sequence(state, fault, &whole),
+                (None, _) if self.is_replay => Err(status::RETRY_UNCACHED_REP),
                 (None, _) => self.operation(number, &mut current, state),
             };
             executed += 1;
@@ -413,7 +459,13 @@ impl<'a> Compound<'a> {
         let own = &mut slots[slot as usize];
         let violation = match sequence.wrapping_sub(own.last) {
             1 => None,
-            0 if own.call == whole => return Err(status::RETRY_UNCACHED_REP),
+            0 if own.call == whole && state.replays_in_sequence => {
+                return Err(status::RETRY_UNCACHED_REP);
+            }
+            0 if own.call == whole => {
+                self.is_replay = true;
+                None
+            }
             0 => Some("two calls have one number"),
             _ => Some("a number was left out"),
         };
@@ -467,7 +519,12 @@ impl<'a> Compound<'a> {
                 output
             }
             25 => {
-                assert_eq!(input.fixed(16), [0; 16], "the anonymous stateid");
+                match input.fixed(16) {
+                    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] if state.is_in_grace => {
+                        return Err(status::GRACE);
+                    }
+                    stateid => assert!(stateid == [0; 16] || stateid == [0xff; 16]),
+                }
                 let (offset, count) = (input.u64() as usize, input.u32() as usize);
                 let data = pattern();
                 let end = (offset + count).min(data.len());
@@ -496,6 +553,9 @@ impl<'a> Compound<'a> {
                     .words(&[0])
             }
             43 => {
+                if state.creates_none {
+                    return Err(status::NOSPC);
+                }
                 assert_eq!((input.u64(), input.u32()), (77, state.created + 1));
                 state.created += 1;
                 let id = [state.created as u8; 16];

@@ -16,6 +16,10 @@ use parking_lot::Mutex;
 use super::pending::{PendingCall, Receipt, RpcError};
 use super::receiver::Calls;
 
+/// The receipts that a connection keeps, at most: a server may reply to some calls for ever, and to
+/// others never.
+const MAX_RECEIPTS: usize = 256;
+
 /// One connection.
 #[derive(Default)]
 pub(super) struct Connection {
@@ -165,16 +169,21 @@ impl Connection {
         let mut unsent_receipts = Vec::new();
         for call in &mut over {
             let Some(receipt) = call.receipt.take() else { continue };
-            match state.unsent.contains(&call.xid) && !call.losses.any() {
-                true => unsent_receipts.push(receipt),
-                false => drop(state.receipts.insert(call.xid, receipt)),
+            match call.was_sent {
+                true => drop(state.receipts.insert(call.xid, receipt)),
+                false => unsent_receipts.push(receipt),
             }
         }
+        let too_many = match state.receipts.len() > MAX_RECEIPTS {
+            true => std::mem::take(&mut state.receipts),
+            false => HashMap::new(),
+        };
         if !over.is_empty() {
             let ConnectionState { unsent, calls, .. } = &mut *state;
             unsent.retain(|xid| calls.contains_key(xid));
         }
         drop(state);
+        drop(too_many);
         unsent_receipts.iter().for_each(|receipt| receipt.record_unsent());
         over.iter().for_each(|call| self.forget_load(call.load));
         over
@@ -256,8 +265,11 @@ impl ConnectionState {
                 Some(begun) => begun,
                 None => match self.unsent.pop_front() {
                     None => return Ok(()),
-                    Some(xid) => match self.calls.get(&xid) {
-                        Some(call) => PartlySent { record: Arc::clone(&call.record), sent: 0 },
+                    Some(xid) => match self.calls.get_mut(&xid) {
+                        Some(call) => {
+                            call.was_sent = true;
+                            PartlySent { record: Arc::clone(&call.record), sent: 0 }
+                        }
                         None => continue,
                     },
                 },

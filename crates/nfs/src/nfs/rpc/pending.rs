@@ -79,10 +79,12 @@ pub(crate) trait DataSink: Send {
 
 /// Whether a call can be made again now.
 pub(crate) enum Renewal {
-    /// Yes, with this receipt in place of the earlier one.
+    /// Yes, with this receipt.
     Ready(Option<Arc<dyn Receipt>>),
     /// Not yet.
     Later,
+    /// It ends instead. The error that the sink gets means nothing.
+    Never,
 }
 
 /// Learns what has become of a call that has ended before its reply. Dropped without that, it stays
@@ -91,7 +93,7 @@ pub(crate) trait Receipt: Send + Sync {
     /// The server has replied after all.
     fn record_late_reply(&self);
 
-    /// The call was never sent.
+    /// No byte of the call was sent since it got this receipt.
     fn record_unsent(&self);
 }
 
@@ -178,6 +180,15 @@ impl Losses {
     }
 }
 
+/// Whether a call was prepared for being made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renewed {
+    Ready,
+    Later,
+    /// It is to end.
+    Never,
+}
+
 /// A call that waits for its reply.
 ///
 /// *Invariant:* it completes once. One that is dropped completes with [`RpcError::Stopped`].
@@ -191,6 +202,8 @@ pub(crate) struct PendingCall {
     is_unwanted: Option<IsUnwanted>,
     /// Kept until the reply comes, if the call ends before it, or until the connection ends.
     pub(super) receipt: Option<Arc<dyn Receipt>>,
+    /// Whether a connection has begun to send it since it got the receipt.
+    pub(super) was_sent: bool,
     /// As it is sent.
     pub(super) record: Arc<[u8]>,
     pub(super) losses: Losses,
@@ -210,6 +223,7 @@ impl PendingCall {
             not_before: None,
             is_unwanted: None,
             receipt: None,
+            was_sent: false,
             load: record.len(),
             record: record.into(),
             losses: Losses::default(),
@@ -239,8 +253,8 @@ impl PendingCall {
     }
 
     /// Prepares it for being made again, with another number: a server may repeat its reply to the
-    /// old one. False if that is not possible yet.
-    pub(super) fn renew(&mut self, xid: u32) -> bool {
+    /// old one.
+    pub(super) fn renew(&mut self, xid: u32) -> Renewed {
         let mut record = self.record.to_vec();
         record[XID_AT..XID_AT + 4].copy_from_slice(&xid.to_be_bytes());
         let renewal = match self.data_target() {
@@ -248,15 +262,16 @@ impl PendingCall {
             None => None,
         };
         match renewal {
-            Some(Renewal::Later) => return false,
             Some(Renewal::Ready(receipt)) => self.receipt = receipt,
-            None => {}
+            Some(Renewal::Later) => return Renewed::Later,
+            Some(Renewal::Never) | None => return Renewed::Never,
         }
+        self.was_sent = false;
         self.record = record.into();
         self.xid = xid;
         self.not_before = None;
         self.losses = Losses::default();
-        true
+        Renewed::Ready
     }
 
     /// The sink and decoder of a reply with data.
@@ -288,6 +303,7 @@ impl PendingCall {
             return None;
         };
         let Again { sink, after } = contain_panic(|| sink.end(Ok(reply))).flatten()?;
+        self.receipt = None;
         self.target = Some(ReplyTarget::Data(DataTarget { sink, decode }));
         self.not_before = Some(Instant::now() + after);
         Some(self)

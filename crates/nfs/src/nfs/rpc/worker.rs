@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::connection::Connection;
-use super::pending::{PendingCall, RpcError};
+use super::pending::{PendingCall, Renewed, RpcError};
 use super::receiver::Receiver;
 use super::shared::{ConnectFailure, Shared};
 use super::socket::{finish_connect, start_connect};
@@ -244,8 +244,9 @@ impl Worker {
                 continue;
             }
             match call.renew(self.shared.next_xid()) {
-                true => self.shared.submit(call),
-                false => self.shared.connections[0].delay(call),
+                Renewed::Ready => self.shared.submit(call),
+                Renewed::Later => self.shared.connections[0].delay(call),
+                Renewed::Never => call.fail(RpcError::Unwanted),
             }
         }
     }

@@ -145,8 +145,8 @@ impl<'a> Values<'a> {
 
     fn take(&mut self, bit: u32, from: &mut Decoder<'a>) -> Result<()> {
         match bit {
-            // The kind of a stream or of its directory is none that an object can have.
-            bit::TYPE => self.kind = Some(Kind::from_number(from.u32()?)?),
+            // A stream's kind, for example, is none that an object can have.
+            bit::TYPE => self.kind = Kind::from_number(from.u32()?).ok(),
             bit::SIZE => self.size = Some(from.u64()?),
             bit::FSID => self.file_system = Some((from.u64()?, from.u64()?)),
             bit::LEASE_TIME => self.lease = Some(from.u32()?),
@@ -305,7 +305,9 @@ mod tests {
     #[test]
     fn impossible_values_are_refused() {
         let decode = |bytes: &[u8]| Values::decode(&mut Decoder::new(bytes)).map(drop);
-        assert!(decode(&encoded(&[bit::TYPE], &[&9u32.to_be_bytes()])).is_err(), "no such kind");
+        let stream = encoded(&[bit::TYPE, bit::SIZE], &[&9u32.to_be_bytes(), &[0; 8]]);
+        let stream = Values::decode(&mut Decoder::new(&stream)).unwrap();
+        assert!(stream.object().is_err() && stream.listed().1.is_none(), "no such kind");
         assert!(decode(&encoded(&[bit::SIZE], &[&[0; 4]])).is_err(), "too short");
         assert!(decode(&encoded(&[3], &[&[0; 8]])).is_err(), "it was not asked for");
         assert!(decode(&[0, 0, 0, 9]).is_err(), "a long bitmap");

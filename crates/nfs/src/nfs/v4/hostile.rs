@@ -5,7 +5,7 @@ use super::compound::{Operation, begin_result, begin_results};
 use super::session::SessionTerms;
 use super::{decode_found, directory, read};
 use crate::nfs::blocking::decode_results;
-use crate::nfs::client::{Page, Position, ReadResult, decode_link_target};
+use crate::nfs::client::{Object, Page, Position, ReadResult, decode_link_target};
 use crate::nfs::error::NfsError;
 use crate::nfs::rpc::DataReply;
 use crate::nfs::xdr::Decoder;
@@ -33,7 +33,7 @@ pub(in crate::nfs) fn decode_small_results(reply: &[u8]) {
         begin_results(bytes)?;
         SessionTerms::decode_replies(bytes)
     });
-    let _ = decode(reply, decode_found);
+    let _ = find(reply);
     let _ = decode(reply, |bytes| {
         begin_result(bytes, Operation::PutHandle)?;
         begin_result(bytes, Operation::GetAttributes)?;
@@ -47,6 +47,11 @@ pub(in crate::nfs) fn decode_small_results(reply: &[u8]) {
         Ok(decode_link_target(bytes)?)
     });
     assert!(link.is_err() || link.is_ok_and(|link| !link.contains(&0)));
+}
+
+/// The object of a LOOKUP's reply.
+pub(in crate::nfs) fn find(reply: &[u8]) -> Result<Object, NfsError> {
+    decode(reply, decode_found)
 }
 
 pub(in crate::nfs) fn decode_page(reply: &[u8], from: Position) -> Result<Page, NfsError> {

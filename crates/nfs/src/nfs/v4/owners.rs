@@ -2,10 +2,12 @@
 //!
 //! Servers of AUTH_SYS usually send numbers. A name is looked up on this machine, whatever its
 //! domain: it only shows an owner, and the server decides on every access. A name that is unknown
-//! here is shown as nobody.
+//! here is shown as nobody. So is one whose lookup takes long, until it is there: this machine may
+//! ask a directory service, and one thread waits for it.
 
 use std::num::NonZeroUsize;
 use std::sync::LazyLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -17,12 +19,22 @@ use crate::nfs::rpc::{gid_inside, uid_inside};
 /// Nobody, and its group.
 const NOBODY: u32 = 65_534;
 
-/// The names that are kept, at most, and for how long. A lookup may ask a directory service.
+/// The names that are kept, at most, and for how long.
 const MAX_KNOWN: NonZeroUsize = NonZeroUsize::new(1024).expect("it is above 0");
 const KEPT: Duration = Duration::from_secs(600);
 
-/// The ids of names.
-type Known = Mutex<LruCache<Vec<u8>, KnownId>>;
+/// How long a caller waits for a lookup, and how many lookups wait at most.
+const PATIENCE: Duration = Duration::from_millis(100);
+const MAX_WAITING: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum NameKind {
+    User,
+    Group,
+}
+
+/// A name of one kind.
+type Name = (NameKind, Vec<u8>);
 
 #[derive(Clone, Copy)]
 struct KnownId {
@@ -30,23 +42,36 @@ struct KnownId {
     until: Instant,
 }
 
-static USERS: LazyLock<Known> = LazyLock::new(|| Mutex::new(LruCache::new(MAX_KNOWN)));
-static GROUPS: LazyLock<Known> = LazyLock::new(|| Mutex::new(LruCache::new(MAX_KNOWN)));
+struct Lookup {
+    name: Name,
+    found: SyncSender<u32>,
+}
+
+static KNOWN: LazyLock<Mutex<LruCache<Name, KnownId>>> =
+    LazyLock::new(|| Mutex::new(LruCache::new(MAX_KNOWN)));
+
+/// The thread that looks names up; `None` if it could not be started.
+static LOOKUPS: LazyLock<Option<SyncSender<Lookup>>> = LazyLock::new(|| {
+    let (sender, lookups) = sync_channel::<Lookup>(MAX_WAITING);
+    let run = move || {
+        for Lookup { name, found } in lookups {
+            let id = known(&name).unwrap_or_else(|| look_up(&name));
+            KNOWN.lock().put(name, KnownId { id, until: Instant::now() + KEPT });
+            let _ = found.send(id);
+        }
+    };
+    let thread = std::thread::Builder::new().name("fanfs-owners".to_owned());
+    thread.spawn(run).ok().map(|_| sender)
+});
 
 /// The user's id in this process's user namespace.
 pub(super) fn uid(owner: &[u8]) -> u32 {
-    match number(owner) {
-        Some(id) => uid_inside(id),
-        None => known(&USERS, owner, |name| Some(User::from_name(name).ok()??.uid.as_raw())),
-    }
+    number(owner).map_or_else(|| id_of(NameKind::User, owner), uid_inside)
 }
 
 /// The group's id in this process's user namespace.
 pub(super) fn gid(group: &[u8]) -> u32 {
-    match number(group) {
-        Some(id) => gid_inside(id),
-        None => known(&GROUPS, group, |name| Some(Group::from_name(name).ok()??.gid.as_raw())),
-    }
+    number(group).map_or_else(|| id_of(NameKind::Group, group), gid_inside)
 }
 
 fn number(owner: &[u8]) -> Option<u32> {
@@ -54,17 +79,38 @@ fn number(owner: &[u8]) -> Option<u32> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-fn known(kept: &Known, owner: &[u8], look_up: impl Fn(&str) -> Option<u32>) -> u32 {
-    let now = Instant::now();
-    if let Some(found) = kept.lock().get(owner).filter(|found| now < found.until) {
-        return found.id;
-    }
+fn id_of(kind: NameKind, owner: &[u8]) -> u32 {
     let name = owner.split(|byte| *byte == b'@').next().unwrap_or_default();
-    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty());
-    // Without the lock: it may block.
-    let id = name.and_then(look_up).unwrap_or(NOBODY);
-    kept.lock().put(owner.to_vec(), KnownId { id, until: now + KEPT });
-    id
+    if name.is_empty() {
+        return NOBODY;
+    }
+    let name = (kind, name.to_vec());
+    if let Some(id) = known(&name) {
+        return id;
+    }
+    let (sender, found) = sync_channel(1);
+    let lookup = Lookup { name, found: sender };
+    match &*LOOKUPS {
+        Some(lookups) if lookups.try_send(lookup).is_ok() => {
+            found.recv_timeout(PATIENCE).unwrap_or(NOBODY)
+        }
+        _ => NOBODY,
+    }
+}
+
+fn known(name: &Name) -> Option<u32> {
+    let now = Instant::now();
+    KNOWN.lock().get(name).filter(|known| now < known.until).map(|known| known.id)
+}
+
+/// May block for long.
+fn look_up((kind, name): &Name) -> u32 {
+    let Ok(name) = std::str::from_utf8(name) else { return NOBODY };
+    let id = match kind {
+        NameKind::User => User::from_name(name).ok().flatten().map(|user| user.uid.as_raw()),
+        NameKind::Group => Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw()),
+    };
+    id.unwrap_or(NOBODY)
 }
 
 #[cfg(test)]
@@ -74,9 +120,14 @@ mod tests {
     #[test]
     fn owners_are_numbers_or_names() {
         assert_eq!((uid(b"1234"), gid(b"77")), (uid_inside(1234), gid_inside(77)));
-        assert_eq!((uid(b"root@example.com"), gid(b"root@localdomain")), (0, 0));
         for unknown in [&b""[..], b"@", b"no such user here@x", b"\xff@x", b"-1", b"4294967296"] {
             assert_eq!((uid(unknown), gid(unknown)), (NOBODY, NOBODY), "{unknown:?}");
+        }
+        // Its lookup may take longer than a caller waits.
+        let until = Instant::now() + Duration::from_secs(60);
+        while (uid(b"root@example.com"), gid(b"root@localdomain")) != (0, 0) {
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }

@@ -10,7 +10,7 @@ use super::session::{SequenceError, SlotUse};
 use super::sessions::Sessions;
 use crate::nfs::blocking::{FIRST_JUKEBOX_WAIT, take_wait};
 use crate::nfs::client::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
-use crate::nfs::error::NfsError;
+use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{
     Again, DataHead, DataReply, DataSink, DataTarget, IsUnwanted, Renewal, RpcError, decode_header,
 };
@@ -30,7 +30,8 @@ pub(super) fn submit(
     let PieceToRead { file, offset, mut sink } = read;
     let Some(slot) = sessions.try_use_slot() else { return sink.end(Err(NfsError::NoSession)) };
     let wanted = sink.bytes().len();
-    let operations = Operations::on(file).read(offset, u32::try_from(wanted).unwrap_or(u32::MAX));
+    let count = u32::try_from(wanted).unwrap_or(u32::MAX).min(slot.max_read());
+    let operations = Operations::on(file).read(offset, count);
     let sequence = slot.sequence();
     let compound = Compound { sequence: Some(&sequence), operations: &operations };
     let mut options = call_options(COMPOUND, caller.identity, caller.deadline);
@@ -42,6 +43,8 @@ pub(super) fn submit(
         slot: Some(slot),
         after_sequence: operations.len(),
         wait: FIRST_JUKEBOX_WAIT,
+        bypasses_locks: false,
+        has_ended: false,
     };
     let target = DataTarget { sink: Box::new(call), decode: decode_data_head };
     sessions.transport.call_for_data(&options, &compound, target, is_unwanted);
@@ -58,7 +61,17 @@ struct ReadCall {
     after_sequence: usize,
     /// How long it waits if the server cannot read yet.
     wait: Duration,
+    /// Whether it is made again with the stateid that also a server in its grace period accepts.
+    bypasses_locks: bool,
+    /// Whether it ends without a session.
+    has_ended: bool,
 }
+
+/// The stateid by which a read ignores locks (READ bypass, section 8.2.3).
+const BYPASS_STATEID: [u8; 16] = [0xff; 16];
+
+/// The bytes of a READ after its stateid: offset and count.
+const AFTER_STATEID: usize = 12;
 
 impl ReadCall {
     fn result(
@@ -67,10 +80,7 @@ impl ReadCall {
         reply: &DataReply,
     ) -> std::result::Result<ReadEnd, SequenceError> {
         let mut bytes = Decoder::new(&reply.head);
-        if let Err(refusal) = decode_header(&mut bytes)? {
-            return Err(SequenceError::Failed(RpcError::from(refusal).into()));
-        }
-        slot.take_result(&mut bytes)?;
+        slot.take_head(&mut bytes)?;
         Ok(read_end(&mut bytes, reply.data, self.wanted)?)
     }
 
@@ -87,6 +97,7 @@ impl DataSink for ReadCall {
 
     fn end(mut self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) -> Option<Again> {
         let result = match (reply, self.slot.take()) {
+            (Err(_), _) if self.has_ended => Err(NfsError::NoSession),
             (Err(error), _) => Err(error.into()),
             (Ok(_), None) => Err(NfsError::NoSession),
             (Ok(reply), Some(slot)) => match self.result(&slot, &reply) {
@@ -98,6 +109,12 @@ impl DataSink for ReadCall {
                 }
                 Err(SequenceError::OtherSlot) => return self.again(),
                 Err(SequenceError::NoSession) => Err(NfsError::NoSession),
+                Err(SequenceError::Failed(NfsError::Status(Status::GRACE)))
+                    if !self.bypasses_locks =>
+                {
+                    self.bypasses_locks = true;
+                    return Some(Again { sink: self, after: Duration::ZERO });
+                }
                 Err(SequenceError::Failed(error)) if error.is_jukebox() => return self.again(),
                 Err(SequenceError::Failed(error)) => Err(error),
             },
@@ -107,12 +124,21 @@ impl DataSink for ReadCall {
     }
 
     fn renew(&mut self, record: &mut [u8]) -> Renewal {
+        let Some(sessions) = self.sessions.upgrade() else { return Renewal::Never };
         if self.slot.is_none() {
-            self.slot = self.sessions.upgrade().and_then(|sessions| sessions.try_use_slot());
+            self.slot = sessions.try_use_slot();
         }
-        let Some(slot) = &self.slot else { return Renewal::Later };
+        let Some(slot) = &self.slot else {
+            // A transport's thread creates no session.
+            self.has_ended = sessions.has_ended();
+            return if self.has_ended { Renewal::Never } else { Renewal::Later };
+        };
         let end = record.len() - self.after_sequence;
         record[end - SEQUENCE_LEN..end].copy_from_slice(&slot.sequence());
+        if self.bypasses_locks {
+            let end = record.len() - AFTER_STATEID;
+            record[end - BYPASS_STATEID.len()..end].copy_from_slice(&BYPASS_STATEID);
+        }
         Renewal::Ready(Some(Arc::clone(slot) as _))
     }
 }

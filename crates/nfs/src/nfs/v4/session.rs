@@ -10,7 +10,7 @@ use super::compound::{
     call_options,
 };
 use super::slots::{SlotEnd, SlotTable, TakenSlot};
-use crate::nfs::blocking::{decode_results, wait_for_reply};
+use crate::nfs::blocking::{decode_results, repeat_while_jukebox, wait_for_reply};
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{Identity, Receipt, RpcError, Transport, decode_header};
 use crate::nfs::xdr::{DecodeError, Decoder};
@@ -62,6 +62,7 @@ pub(super) struct SessionTerms {
     pub(super) id: [u8; 16],
     pub(super) max_response: u32,
     pub(super) slots: u32,
+    client: ClientId,
 }
 
 /// A session.
@@ -80,6 +81,9 @@ pub(super) struct SlotUse {
     session: Arc<Session>,
     taken: TakenSlot,
     is_ended: AtomicBool,
+    /// Whether the server may execute the call, or have executed it, although it said that it wants
+    /// the call again.
+    may_be_executed: AtomicBool,
 }
 
 /// Why a call of a session has no results, although the server has replied.
@@ -97,7 +101,11 @@ pub(super) enum SequenceError {
 
 impl From<NfsError> for SequenceError {
     fn from(error: NfsError) -> Self {
-        Self::Failed(error)
+        match error {
+            // Some servers say it of the operation after the SEQUENCE.
+            NfsError::Status(Status::RETRY_UNCACHED_REPLY) => Self::OtherSlot,
+            error => Self::Failed(error),
+        }
     }
 }
 
@@ -108,16 +116,11 @@ impl From<DecodeError> for SequenceError {
 }
 
 impl SessionTerms {
-    /// Makes itself known to a server and creates a session.
+    /// Makes itself known to a server, as a client that has just started, and creates a session.
     ///
     /// # Errors
     /// The server's status, or why there was no reply in time.
-    pub(super) fn negotiate(
-        transport: &Transport,
-        identity: &Identity,
-        owner: &ClientOwner,
-        deadline: Instant,
-    ) -> Result<Self, NfsError> {
+    pub(super) fn negotiate(call: &StateCall<'_>, owner: &ClientOwner) -> Result<Self, NfsError> {
         let exchange = Operations::default()
             .operation(Operation::ExchangeId)
             .fixed(&owner.verifier)
@@ -125,11 +128,27 @@ impl SessionTerms {
             .u32(NO_LAYOUTS)
             .u32(NO_PROTECTION)
             .u32(0);
-        let call = StateCall { transport, identity, deadline };
         let client = call.ask(&exchange, |bytes| {
             begin_result(bytes, Operation::ExchangeId)?;
             Ok(ClientId::decode(bytes)?)
         })?;
+        Self::create(call, client)
+    }
+
+    /// Creates another session for the same client, beside this one.
+    ///
+    /// # Errors
+    /// As [`SessionTerms::negotiate`].
+    pub(super) fn create_another(&self, call: &StateCall<'_>) -> Result<Self, NfsError> {
+        let another = Self::create(call, self.client)?;
+        match another.id == self.id {
+            // Its slots have other numbers than those of a new one.
+            true => Err(RpcError::Malformed("a new session that is the old one").into()),
+            false => Ok(another),
+        }
+    }
+
+    fn create(call: &StateCall<'_>, client: ClientId) -> Result<Self, NfsError> {
         let create = Operations::default()
             .operation(Operation::CreateSession)
             .u64(client.id)
@@ -143,39 +162,22 @@ impl SessionTerms {
         let create = create.u32(CALLBACK_PROGRAM).u32(1).u32(0);
         call.ask(&create, |bytes| {
             begin_result(bytes, Operation::CreateSession)?;
-            Self::decode(bytes)
+            Self::decode(bytes, client)
         })
     }
 
-    /// Decodes replies to the calls of [`SessionTerms::negotiate`], for the checks of hostile bytes.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn decode_replies(bytes: &mut Decoder<'_>) -> Result<(), NfsError> {
-        let number = bytes.u32()?;
-        Status::check(bytes.u32()?)?;
-        match number == Operation::ExchangeId as u32 {
-            true => drop(ClientId::decode(bytes)?),
-            false => drop(Self::decode(bytes)?),
-        }
-        Ok(())
-    }
-
-    /// Whether `transport` leads to the server of the session: that it then carries its calls
-    /// proves it.
+    /// Whether the server that gets `call` knows this session. Only the server that has created it
+    /// can.
     ///
     /// # Errors
     /// If there was no reply in time.
-    pub(super) fn bind(
-        &self,
-        transport: &Transport,
-        identity: &Identity,
-        deadline: Instant,
-    ) -> Result<bool, NfsError> {
+    pub(super) fn bind(&self, call: &StateCall<'_>) -> Result<bool, NfsError> {
         let bind = Operations::default()
             .operation(Operation::BindConnection)
             .fixed(&self.id)
             .u32(FORE_CHANNEL)
             .u32(0);
-        let bound = StateCall { transport, identity, deadline }.ask(&bind, |bytes| {
+        let bound = call.ask(&bind, |bytes| {
             begin_result(bytes, Operation::BindConnection)?;
             Ok(bytes.fixed(self.id.len())? == self.id)
         });
@@ -185,12 +187,24 @@ impl SessionTerms {
         }
     }
 
+    /// Decodes replies to the calls of [`SessionTerms::negotiate`], for the checks of hostile bytes.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn decode_replies(bytes: &mut Decoder<'_>) -> Result<(), NfsError> {
+        let number = bytes.u32()?;
+        Status::check(bytes.u32()?)?;
+        match number == Operation::ExchangeId as u32 {
+            true => drop(ClientId::decode(bytes)?),
+            false => drop(Self::decode(bytes, ClientId { id: 0, sequence: 0 })?),
+        }
+        Ok(())
+    }
+
     /// The longest read that fits into a reply.
     pub(super) fn max_read(&self) -> u32 {
         self.max_response - READ_OVERHEAD
     }
 
-    fn decode(bytes: &mut Decoder<'_>) -> Result<Self, NfsError> {
+    fn decode(bytes: &mut Decoder<'_>, client: ClientId) -> Result<Self, NfsError> {
         let mut id = [0; 16];
         id.copy_from_slice(bytes.fixed(16)?);
         let _sequence = bytes.u32()?;
@@ -204,7 +218,8 @@ impl SessionTerms {
         if max_response < MIN_RESPONSE || max_operations < MIN_OPERATIONS || slots == 0 {
             return Err(RpcError::Malformed("a session that grants too little").into());
         }
-        Ok(Self { id, max_response, slots })
+        let client = ClientId { sequence: client.sequence.wrapping_add(1), ..client };
+        Ok(Self { id, max_response, slots, client })
     }
 }
 
@@ -214,6 +229,7 @@ fn channel(operations: Operations, request: u32, response: u32, calls: u32) -> O
     operations.u32(0).u32(request).u32(response).u32(0).u32(MAX_OPERATIONS).u32(calls).u32(0)
 }
 
+#[derive(Clone, Copy, Debug)]
 struct ClientId {
     id: u64,
     /// The number of its next CREATE_SESSION.
@@ -236,10 +252,10 @@ impl ClientId {
 }
 
 /// How to make calls that no session has.
-struct StateCall<'a> {
-    transport: &'a Transport,
-    identity: &'a Identity,
-    deadline: Instant,
+pub(super) struct StateCall<'a> {
+    pub(super) transport: &'a Transport,
+    pub(super) identity: &'a Identity,
+    pub(super) deadline: Instant,
 }
 
 impl StateCall<'_> {
@@ -250,7 +266,7 @@ impl StateCall<'_> {
     ) -> Result<T, NfsError> {
         let options = call_options(COMPOUND, self.identity, self.deadline);
         let compound = Compound { sequence: None, operations };
-        crate::nfs::blocking::repeat_while_jukebox(self.deadline, || {
+        repeat_while_jukebox(self.deadline, || {
             let reply = wait_for_reply(self.transport, &options, &compound, MAX_SMALL_REPLY)?;
             decode_results(&reply, |bytes| {
                 begin_results(bytes)?;
@@ -272,7 +288,7 @@ impl Session {
 
     /// A slot for a call, if one is free.
     pub(super) fn try_use_slot(self: &Arc<Self>) -> Option<Arc<SlotUse>> {
-        if self.is_dead() { None } else { Some(self.slot_use(self.slots.try_take()?)) }
+        Some(self.slot_use(self.slots.try_take()?))
     }
 
     /// A slot for a call, once one is free. `None` if none will be, or at `deadline`.
@@ -281,8 +297,12 @@ impl Session {
     }
 
     fn slot_use(self: &Arc<Self>, taken: TakenSlot) -> Arc<SlotUse> {
-        let is_ended = AtomicBool::new(false);
-        Arc::new(SlotUse { session: Arc::clone(self), taken, is_ended })
+        let (is_ended, may_be_executed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(SlotUse { session: Arc::clone(self), taken, is_ended, may_be_executed })
+    }
+
+    pub(super) fn has_free_slot(&self) -> bool {
+        self.slots.has_free()
     }
 
     /// Whether calls should be made in a new session.
@@ -294,9 +314,16 @@ impl Session {
         self.is_dead.load(Ordering::Acquire)
     }
 
+    /// The server has ended it, or it cannot be trusted any more. Returns whether it was alive.
+    fn die(&self) -> bool {
+        let was_alive = !self.is_dead.swap(true, Ordering::AcqRel);
+        self.slots.close();
+        was_alive
+    }
+
     /// Tells the server that the session is not used any more, and does not wait for its answer.
     pub(super) fn destroy(&self) {
-        if self.is_dead.swap(true, Ordering::AcqRel) {
+        if !self.die() {
             return;
         }
         let destroy =
@@ -337,12 +364,12 @@ impl SlotUse {
     ///
     /// # Errors
     /// Why they do not.
-    pub(super) fn take_result(&self, bytes: &mut Decoder<'_>) -> Result<(), SequenceError> {
+    fn take_result(&self, bytes: &mut Decoder<'_>) -> Result<(), SequenceError> {
         let begun = begin_results(bytes).and_then(|()| begin_result(bytes, Operation::Sequence));
         match begun {
             Ok(()) => {}
             Err(NfsError::Status(status)) => return Err(self.failure(status)),
-            Err(error) => return Err(SequenceError::Failed(error)),
+            Err(error) => return Err(error.into()),
         }
         let id = bytes.fixed(self.session.terms.id.len())?;
         let sequence = bytes.u32()?;
@@ -363,32 +390,51 @@ impl SlotUse {
     /// What the status of a SEQUENCE means.
     fn failure(&self, status: Status) -> SequenceError {
         match status {
-            Status::JUKEBOX => SequenceError::Wait,
+            Status::JUKEBOX => {
+                self.may_be_executed.store(true, Ordering::Release);
+                SequenceError::Wait
+            }
             Status::RETRY_UNCACHED_REPLY => {
                 self.end(SlotEnd::Executed);
                 SequenceError::OtherSlot
             }
-            Status::BAD_SLOT | Status::SEQUENCE_MISORDERED | Status::SEQUENCE_FALSE_RETRY => {
-                SequenceError::OtherSlot
-            }
+            // The last ones mean that client and server number the calls differently.
             Status::BAD_SESSION
             | Status::DEAD_SESSION
             | Status::STALE_CLIENT
             | Status::EXPIRED
-            | Status::CONNECTION_NOT_BOUND => {
-                self.session.is_dead.store(true, Ordering::Release);
+            | Status::CONNECTION_NOT_BOUND
+            | Status::BAD_SLOT
+            | Status::BAD_HIGH_SLOT
+            | Status::SEQUENCE_MISORDERED
+            | Status::SEQUENCE_FALSE_RETRY => {
+                self.session.die();
                 SequenceError::NoSession
             }
             status => SequenceError::Failed(NfsError::Status(status)),
         }
     }
 
-    /// Frees the slot if the server has executed the call with this reply.
-    pub(super) fn note_reply(&self, reply: &[u8]) {
-        let mut bytes = Decoder::new(reply);
-        if matches!(decode_header(&mut bytes), Ok(Ok(()))) {
-            let _ = self.take_result(&mut bytes);
+    /// The server has refused to look at the call.
+    fn note_refusal(&self) {
+        self.record_unsent();
+    }
+
+    /// Takes what precedes the results of the operations from a reply.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(super) fn take_head(&self, bytes: &mut Decoder<'_>) -> Result<(), SequenceError> {
+        if let Err(refusal) = decode_header(bytes)? {
+            self.note_refusal();
+            return Err(SequenceError::Failed(RpcError::from(refusal).into()));
         }
+        self.take_result(bytes)
+    }
+
+    /// The longest read that fits into its reply.
+    pub(super) fn max_read(&self) -> u32 {
+        self.session.terms.max_read()
     }
 
     /// Frees the slot, which was not used.
@@ -409,7 +455,9 @@ impl Receipt for SlotUse {
     }
 
     fn record_unsent(&self) {
-        self.end(SlotEnd::NotExecuted);
+        if !self.may_be_executed.load(Ordering::Acquire) {
+            self.end(SlotEnd::NotExecuted);
+        }
     }
 }
 

@@ -11,18 +11,20 @@ use parking_lot::Mutex;
 
 use super::attributes::{self, Values};
 use super::compound::{COMPOUND, Compound, Operation, Operations, begin_result, call_options};
-use super::session::{ClientOwner, MAX_SMALL_REPLY, SequenceError, Session, SessionTerms, SlotUse};
+use super::session::{
+    ClientOwner, MAX_SMALL_REPLY, SequenceError, Session, SessionTerms, SlotUse, StateCall,
+};
 use crate::nfs::blocking::{FIRST_JUKEBOX_WAIT, take_wait, wait_for_reply};
 use crate::nfs::client::Caller;
-use crate::nfs::error::{NfsError, Status};
-use crate::nfs::rpc::{Identity, RpcError, Target, Transport, decode_header};
+use crate::nfs::error::NfsError;
+use crate::nfs::rpc::{Identity, RpcError, Target, Transport};
 use crate::nfs::xdr::Decoder;
 
 /// How often one call may need another slot or session, before it fails.
 const MAX_TRIES: usize = 8;
 
-/// How often a session is tried to be created.
-const MAX_CREATIONS: usize = 3;
+/// How long a session is used on after the server did not create another one.
+const CREATION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The lease of a server that does not tell it.
 const DEFAULT_LEASE: Duration = Duration::from_secs(90);
@@ -35,13 +37,20 @@ const BIND_LIMIT: Duration = Duration::from_secs(1);
 
 /// The session with a server.
 pub(super) struct Sessions {
+    target: Target,
     pub(super) transport: Arc<Transport>,
     identity: Arc<Identity>,
-    owner: Mutex<ClientOwner>,
     current: Mutex<Arc<Session>>,
     /// Held while a session is created.
-    creating: Mutex<()>,
+    creation: Mutex<Creation>,
     is_stopped: AtomicBool,
+}
+
+/// The creation of sessions.
+struct Creation {
+    owner: ClientOwner,
+    /// When one failed while the session before it could still be used.
+    failed_at: Option<Instant>,
 }
 
 impl ClientOwner {
@@ -61,39 +70,31 @@ impl Sessions {
     /// Creates a session with the server at the first address of `target`, and uses those of its
     /// other addresses that lead to the same server.
     pub(super) fn open(target: Target, caller: Caller<'_>) -> Result<Arc<Self>, NfsError> {
-        let start = |addresses: &[SocketAddr], connections: usize| {
-            let addresses = addresses.to_vec();
-            Transport::start(Target { addresses, connections, ..target.clone() })
-                .map(Arc::new)
-                .map_err(|error| NfsError::Resources(Arc::new(error)))
-        };
-        let Some((first, others)) = target.addresses.split_first() else {
+        let Some(first) = target.addresses.first() else {
             return Err(NfsError::Object(rustix::io::Errno::ADDRNOTAVAIL));
         };
         let identity = Arc::new(Identity::of_process());
-        let mut owner = ClientOwner::new();
-        let mut transport = start(&[*first], target.connections)?;
-        let terms = negotiate(&transport, &identity, &mut owner, caller.deadline)?;
-        let mut addresses = vec![*first];
-        for other in others {
-            let now = Instant::now();
-            let limit = BIND_LIMIT.min(caller.deadline.saturating_duration_since(now) / 2);
-            let bound = terms.bind(&*start(&[*other], 1)?, &identity, now + limit);
-            tracing::debug!(address = %other, ?bound, "another address of a server");
-            if bound.is_ok_and(|is_same| is_same) {
-                addresses.push(*other);
-            }
-        }
-        if addresses.len() > 1 {
-            transport = start(&addresses, target.connections.max(addresses.len()))?;
-        }
+        let owner = ClientOwner::new();
+        let transport = try_out(&target, *first)?;
+        let call =
+            StateCall { transport: &transport, identity: &identity, deadline: caller.deadline };
+        let terms = SessionTerms::negotiate(&call, &owner)?;
+        let others = &target.addresses[1..];
+        let same = bound_addresses(&target, &terms, &identity, caller.deadline);
+        let same = others.iter().zip(same).filter(|(_, is_same)| *is_same);
+        let addresses: Vec<SocketAddr> =
+            [*first].into_iter().chain(same.map(|(address, _)| *address)).collect();
+        let connections = target.connections.max(addresses.len());
+        let target = Target { addresses, connections, ..target };
+        let transport = Transport::start(target.clone()).map_err(resources)?;
+        let transport = Arc::new(transport);
         let session = Session::new(terms, Arc::clone(&transport), Arc::clone(&identity));
         let sessions = Arc::new(Self {
+            target,
             transport,
             identity,
-            owner: Mutex::new(owner),
             current: Mutex::new(Arc::clone(&session)),
-            creating: Mutex::new(()),
+            creation: Mutex::new(Creation { owner, failed_at: None }),
             is_stopped: AtomicBool::new(false),
         });
         sessions.begin(&session, caller.deadline)?;
@@ -114,10 +115,15 @@ impl Sessions {
         self.current.lock().terms.max_read()
     }
 
-    /// A slot, if one is free in a session that can be used.
+    /// A slot of the session, if one is free.
     pub(super) fn try_use_slot(&self) -> Option<Arc<SlotUse>> {
         let session = Arc::clone(&self.current.lock());
-        if session.is_to_be_replaced() { None } else { session.try_use_slot() }
+        session.try_use_slot()
+    }
+
+    /// Whether the session has ended, so that only a thread that may block gets another one.
+    pub(super) fn has_ended(&self) -> bool {
+        self.current.lock().is_dead()
     }
 
     /// Waits until a session can be used and has a free slot.
@@ -162,18 +168,14 @@ impl Sessions {
         let compound = Compound { sequence: Some(&sequence), operations };
         let mut wait = FIRST_JUKEBOX_WAIT;
         loop {
-            let reply = wait_for_reply(&self.transport, &options, &compound, max)
-                .map_err(SequenceError::Failed)?;
+            let reply = wait_for_reply(&self.transport, &options, &compound, max)?;
             let mut bytes = Decoder::new(&reply);
-            if let Err(refusal) = decode_header(&mut bytes)? {
-                return Err(SequenceError::Failed(RpcError::from(refusal).into()));
-            }
-            match slot.take_result(&mut bytes) {
+            match slot.take_head(&mut bytes) {
                 Err(SequenceError::Wait) if Instant::now() + wait < caller.deadline => {
                     std::thread::sleep(take_wait(&mut wait));
                 }
                 Err(error) => return Err(error),
-                Ok(()) => return decode(&mut bytes).map_err(SequenceError::Failed),
+                Ok(()) => return Ok(decode(&mut bytes)?),
             }
         }
     }
@@ -183,47 +185,106 @@ impl Sessions {
     /// # Errors
     /// If none is in time, or no session can be created.
     pub(super) fn use_slot(&self, deadline: Instant) -> Result<Arc<SlotUse>, NfsError> {
-        for _ in 0..MAX_TRIES {
+        loop {
             let session = self.usable_session(deadline)?;
             if let Some(slot) = session.use_slot(deadline) {
                 return Ok(slot);
             }
-            if deadline <= Instant::now() {
-                return Err(RpcError::Late.into());
-            }
         }
-        Err(NfsError::NoSession)
     }
 
+    /// A session that can be used, or one with slots left if the server creates no other.
     fn usable_session(&self, deadline: Instant) -> Result<Arc<Session>, NfsError> {
         let current = || Arc::clone(&self.current.lock());
         let session = current();
-        if !session.is_to_be_replaced() {
-            return Ok(session);
-        }
         if self.is_stopped.load(Ordering::Acquire) {
             return Err(RpcError::Stopped.into());
         }
-        let _creating = self.creating.try_lock_until(deadline).ok_or(RpcError::Late)?;
-        let session = current();
+        if deadline <= Instant::now() {
+            return Err(RpcError::Late.into());
+        }
         if !session.is_to_be_replaced() {
-            // Another thread has created it.
             return Ok(session);
         }
-        let mut owner = self.owner.lock().clone();
-        let terms = match negotiate(&self.transport, &self.identity, &mut owner, deadline) {
-            // It has free slots left.
-            Err(_) if !session.is_dead() => return Ok(session),
-            terms => terms?,
+        let mut creation = self.creation.try_lock_until(deadline).ok_or(RpcError::Late)?;
+        let session = current();
+        let is_soon = creation.failed_at.is_some_and(|at| at.elapsed() < CREATION_INTERVAL);
+        if !session.is_to_be_replaced() || is_soon && session.has_free_slot() {
+            return Ok(session);
+        }
+        match self.replace(&session, &mut creation.owner, deadline) {
+            Ok(another) => {
+                creation.failed_at = None;
+                *self.current.lock() = Arc::clone(&another);
+                Ok(another)
+            }
+            Err(error) => {
+                creation.failed_at = Some(Instant::now());
+                if session.has_free_slot() { Ok(session) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Creates a session in place of `before`, and begins it. A server that restarts once more in
+    /// between is asked again.
+    fn replace(
+        &self,
+        before: &Session,
+        owner: &mut ClientOwner,
+        deadline: Instant,
+    ) -> Result<Arc<Session>, NfsError> {
+        let mut wait = FIRST_JUKEBOX_WAIT;
+        loop {
+            let created = self
+                .create(before, owner, deadline)
+                .and_then(|session| self.begin_in(&session, deadline).map(|_| session));
+            match created {
+                Err(NfsError::NoSession | NfsError::Status(_))
+                    if Instant::now() + wait < deadline =>
+                {
+                    std::thread::sleep(take_wait(&mut wait));
+                }
+                created => return created,
+            }
+        }
+    }
+
+    fn create(
+        &self,
+        before: &Session,
+        owner: &mut ClientOwner,
+        deadline: Instant,
+    ) -> Result<Arc<Session>, NfsError> {
+        // Calls on several connections could reach several servers, if they are not one any more.
+        let alone = match &self.target.addresses[..] {
+            [_] => None,
+            addresses => Some(try_out(&self.target, addresses[0])?),
         };
-        *self.owner.lock() = owner;
-        let (transport, identity) = (Arc::clone(&self.transport), Arc::clone(&self.identity));
-        let session = Session::new(terms, transport, identity);
-        self.begin_in(&session, deadline)?;
+        let transport = alone.as_ref().unwrap_or(&self.transport);
+        let call = StateCall { transport, identity: &self.identity, deadline };
+        let another = match before.is_dead() {
+            true => Err(NfsError::NoSession),
+            // Its calls in flight go on.
+            false => before.terms.create_another(&call),
+        };
+        let terms = match another {
+            Ok(terms) => terms,
+            Err(_) => {
+                owner.verifier = random().to_be_bytes();
+                SessionTerms::negotiate(&call, owner)?
+            }
+        };
+        let is_one = bound_addresses(&self.target, &terms, &self.identity, deadline)
+            .into_iter()
+            .all(|is| is);
+        if !is_one {
+            tracing::debug!("the addresses of an NFSv4.1 server lead to several servers now");
+            self.stop();
+            return Err(RpcError::Stopped.into());
+        }
         tracing::debug!("a new session with an NFSv4.1 server");
-        let before = std::mem::replace(&mut *self.current.lock(), Arc::clone(&session));
-        drop(before);
-        Ok(session)
+        let (transport, identity) = (Arc::clone(&self.transport), Arc::clone(&self.identity));
+        Ok(Session::new(terms, transport, identity))
     }
 
     /// Begins to use the first session, and to renew its lease.
@@ -236,24 +297,29 @@ impl Sessions {
         Ok(())
     }
 
-    /// Asks for the lease. Tells the server that this client had no state before: it could wait for
-    /// that.
+    /// Says that this client has no state to reclaim, so that the server need not wait for it. Asks
+    /// for the lease.
     fn begin_in(&self, session: &Arc<Session>, deadline: Instant) -> Result<Duration, NfsError> {
-        let operations = Operations::on_root()
-            .attributes(attributes::LEASE)
+        let operations = Operations::default()
             .operation(Operation::ReclaimComplete)
-            .u32(0);
+            .u32(0)
+            .operation(Operation::PutRootHandle)
+            .attributes(attributes::LEASE);
         let caller = Caller { identity: &self.identity, deadline };
-        let slot = session.use_slot(deadline).ok_or(RpcError::Late)?;
+        let slot = session.use_slot(deadline).ok_or(NfsError::NoSession)?;
         let begun = self.call_in(&slot, caller, &operations, MAX_SMALL_REPLY, &|bytes| {
+            begin_result(bytes, Operation::ReclaimComplete)?;
             begin_result(bytes, Operation::PutRootHandle)?;
             begin_result(bytes, Operation::GetAttributes)?;
             Ok(Values::decode(bytes)?.lease())
         });
         match begun {
             Ok(lease) => Ok(lease.map_or(DEFAULT_LEASE, |secs| Duration::from_secs(secs.into()))),
-            // The root of the server may be closed to this user, but not its exports.
-            Err(SequenceError::Failed(NfsError::Status(_))) => Ok(DEFAULT_LEASE),
+            // The root of the server may be closed to this user, but not its exports. A further
+            // session of a client is begun already.
+            Err(SequenceError::Failed(error @ NfsError::Status(_))) if !error.is_jukebox() => {
+                Ok(DEFAULT_LEASE)
+            }
             Err(SequenceError::Failed(error)) => Err(error),
             Err(_) => Err(NfsError::NoSession),
         }
@@ -270,7 +336,7 @@ impl Sessions {
         let compound = Compound { sequence: Some(&sequence), operations: &Operations::default() };
         let done = move |reply: Result<Vec<u8>, RpcError>| {
             if let Ok(reply) = reply {
-                slot.note_reply(&reply);
+                let _ = slot.take_head(&mut Decoder::new(&reply));
             }
         };
         self.transport.call(&options, &compound, MAX_SMALL_REPLY, Box::new(done));
@@ -283,20 +349,39 @@ impl Drop for Sessions {
     }
 }
 
-/// Creates a session. The owner gets another verifier if the server mixes it up with an earlier one.
-fn negotiate(
-    transport: &Transport,
+/// A connection to one address of a server, which gives up if the address refuses it.
+fn try_out(target: &Target, address: SocketAddr) -> Result<Transport, NfsError> {
+    let target =
+        Target { addresses: vec![address], connections: 1, is_patient: false, ..target.clone() };
+    Transport::start(target).map_err(resources)
+}
+
+/// For each address of `target` but the first, whether it leads to the server of the session.
+fn bound_addresses(
+    target: &Target,
+    terms: &SessionTerms,
     identity: &Identity,
-    owner: &mut ClientOwner,
     deadline: Instant,
-) -> Result<SessionTerms, NfsError> {
-    for _ in 1..MAX_CREATIONS {
-        match SessionTerms::negotiate(transport, identity, owner, deadline) {
-            Err(NfsError::Status(Status::STALE_CLIENT | Status::SEQUENCE_MISORDERED)) => {
-                owner.verifier = random().to_be_bytes();
-            }
-            answer => return answer,
-        }
-    }
-    SessionTerms::negotiate(transport, identity, owner, deadline)
+) -> Vec<bool> {
+    let now = Instant::now();
+    // Most of the time is left for what the caller needs.
+    let limit = BIND_LIMIT.min(deadline.saturating_duration_since(now) / 4);
+    let bind = |address: SocketAddr| {
+        let transport = try_out(target, address)?;
+        terms.bind(&StateCall { transport: &transport, identity, deadline: now + limit })
+    };
+    std::thread::scope(|scope| {
+        let others = target.addresses.get(1..).unwrap_or_default();
+        let threads: Vec<_> = others.iter().map(|address| scope.spawn(|| bind(*address))).collect();
+        let is_bound = |(address, thread): (_, std::thread::ScopedJoinHandle<'_, _>)| {
+            let bound = thread.join();
+            tracing::debug!(?address, ?bound, "another address of a server");
+            matches!(bound, Ok(Ok(true)))
+        };
+        others.iter().zip(threads).map(is_bound).collect()
+    })
+}
+
+fn resources(error: std::io::Error) -> NfsError {
+    NfsError::Resources(Arc::new(error))
 }

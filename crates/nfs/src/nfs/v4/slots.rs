@@ -22,6 +22,8 @@ struct TableState {
     slots: Vec<SlotState>,
     /// The slots that the server wants to be used, from the first.
     usable: usize,
+    /// Whether no call may begin any more.
+    is_closed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,10 @@ impl SlotTable {
     pub(super) fn new(count: usize) -> Self {
         let count = count.max(1);
         let slots = vec![SlotState::Free(FIRST); count];
-        Self { state: Mutex::new(TableState { slots, usable: count }), freed: Condvar::new() }
+        Self {
+            state: Mutex::new(TableState { slots, usable: count, is_closed: false }),
+            freed: Condvar::new(),
+        }
     }
 
     /// Takes the first free slot, if there is one.
@@ -66,13 +71,20 @@ impl SlotTable {
         self.state.lock().take()
     }
 
-    /// Takes a slot; waits for one that is in use. `None` if all usable ones are lost, or at
-    /// `deadline`.
+    /// No call may begin any more.
+    pub(super) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.freed.notify_all();
+    }
+
+    /// Takes a slot; waits for one that is in use. `None` if all usable ones are lost, if the table
+    /// is closed, or at `deadline`.
     pub(super) fn take(&self, deadline: Instant) -> Option<TakenSlot> {
         let mut state = self.state.lock();
         loop {
             let taken = state.take();
-            if taken.is_some() || !state.any(|slot| slot == SlotState::InUse) {
+            let may_come = !state.is_closed && state.slots.contains(&SlotState::InUse);
+            if taken.is_some() || !may_come {
                 return taken;
             }
             if self.freed.wait_until(&mut state, deadline).timed_out() {
@@ -102,6 +114,12 @@ impl SlotTable {
         self.freed.notify_all();
     }
 
+    pub(super) fn has_free(&self) -> bool {
+        let state = self.state.lock();
+        !state.is_closed
+            && state.slots[..state.usable].iter().any(|slot| matches!(slot, SlotState::Free(_)))
+    }
+
     /// Whether half of the slots, or more, are lost.
     pub(super) fn is_worn(&self) -> bool {
         let state = self.state.lock();
@@ -112,6 +130,9 @@ impl SlotTable {
 
 impl TableState {
     fn take(&mut self) -> Option<TakenSlot> {
+        if self.is_closed {
+            return None;
+        }
         let free =
             self.slots[..self.usable].iter().enumerate().find_map(|(index, slot)| match slot {
                 SlotState::Free(next) => Some((index, *next)),
@@ -121,10 +142,6 @@ impl TableState {
         self.slots[index] = SlotState::InUse;
         let highest = self.slots.iter().rposition(|slot| *slot == SlotState::InUse)?;
         Some(TakenSlot { slot: index as u32, sequence, highest: highest as u32 })
-    }
-
-    fn any(&self, is_it: impl Fn(SlotState) -> bool) -> bool {
-        self.slots.iter().any(|slot| is_it(*slot))
     }
 }
 
@@ -173,6 +190,19 @@ mod tests {
             table.end(taken, SlotEnd::Executed);
             assert_eq!(waiting.join().unwrap().unwrap().sequence, 2);
         });
+    }
+
+    #[test]
+    fn a_closed_table_gives_no_slot() {
+        let table = SlotTable::new(1);
+        let taken = table.try_take().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| table.take(Instant::now() + Duration::from_secs(60)));
+            table.close();
+            assert_eq!(waiting.join().unwrap(), None);
+        });
+        table.end(taken, SlotEnd::Executed);
+        assert_eq!(table.try_take(), None);
     }
 
     #[test]
