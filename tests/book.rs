@@ -363,10 +363,10 @@ fn promises(page: &str) -> Vec<Promise<'_>> {
 }
 
 /// The directories that rooms are in.
-const SOURCES: [&str; 2] = ["src", "crates/foundation/src"];
+const SOURCES: [&str; 3] = ["src", "crates/foundation/src", "crates/nfs/src/nfs"];
 
 /// Whether `name` is the full name of a test: `binary::module::function` for those in
-/// `tests/`, `module::tests::function` for those in [`SOURCES`]; of the table of `admission`,
+/// `tests/` and `crates/nfs/tests/`, `module::tests::function` for those in [`SOURCES`]; of the table of `admission`,
 /// with `*` for each of its rows; or a program below `tests/`.
 fn is_test(name: &str) -> bool {
     if name.starts_with("tests/") {
@@ -380,7 +380,7 @@ fn is_test(name: &str) -> bool {
     }
     let path = module.replace("::", "/");
     let own = path.strip_suffix("/tests").unwrap_or(&path);
-    let mut files = vec![format!("tests/{path}.rs")];
+    let mut files = vec![format!("tests/{path}.rs"), format!("crates/nfs/tests/{path}.rs")];
     files.extend(
         SOURCES.iter().flat_map(|src| [&*path, own].map(|name| format!("{src}/{name}.rs"))),
     );

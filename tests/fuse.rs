@@ -10,6 +10,7 @@ mod content;
 mod crowds;
 mod exclusion;
 mod exports;
+mod exports_v4;
 mod faults;
 mod freshness;
 mod health;

@@ -12,6 +12,9 @@ mod model;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
 #[allow(dead_code, reason = "tests here need less than others")]
+#[path = "../crates/nfs/tests/session/server.rs"]
+mod nfs4_server;
+#[allow(dead_code, reason = "tests here need less than others")]
 mod nfs_server;
 mod posix;
 mod processes;

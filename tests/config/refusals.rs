@@ -352,7 +352,7 @@ fn keys_that_do_not_suit_an_export_are_refused() {
         ),
         (
             "[[replica]]\naddress = 'nfs://gw/x'\nversion = '4'\n",
-            "v.toml:8: key `replica[2].version`: \"4\" is not valid; use \"3\" or \"4.1\"",
+            "v.toml:8: key `replica[2].version`: \"4\" is not valid; use \"3\" or \"4.1\" (did you mean \"4.1\"?)",
         ),
         (
             "[[replica]]\naddress = 'nfs://gw/x'\nversion = '4.1'\nmount_port = 20048\n",

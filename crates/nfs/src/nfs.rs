@@ -15,6 +15,7 @@ mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 mod hostile;
 mod mount;
+mod procedures;
 mod rpc;
 mod tree;
 mod v3;
@@ -23,16 +24,17 @@ mod xdr;
 
 pub use address::{AddressError, NfsAddress, strip_scheme};
 pub use attributes::{Attributes, FileHandle, Kind, Time};
-pub use client::{
-    Caller, Client, DirEntry, Limits, ListedObject, Object, Page, Position, ReadEnd, ReadRange,
-    ReadResult, ReadSink, Rights, Usage, Version,
-};
+pub use client::{Client, ReadRange};
 pub use error::{NfsError, Status};
 #[cfg(feature = "fuzzing")]
 pub use hostile::check_server_bytes;
 pub use mount::{
     DEFAULT_MOUNT_PORT, DEFAULT_NFS_PORT, Export, MountError, MountRequest, MountedExport,
     OpenedExport, Ports, find_exports,
+};
+pub use procedures::{
+    Caller, DirEntry, Limits, ListedObject, Object, Page, Position, ReadEnd, ReadResult, ReadSink,
+    Rights, Usage, Version,
 };
 pub use rpc::{ConnectionCounters, Identity, IsUnwanted, Refusal, RpcError, Target, may_block};
 pub use tree::{FoundDirectory, ListedName, SubmittedRead, Tree, TreeLimits};

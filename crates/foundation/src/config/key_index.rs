@@ -275,11 +275,15 @@ fn other_table_hint(name: &str, here: Option<&str>) -> Option<String> {
     Some(format!("did you mean `{name}` in {}?", table_header(table)))
 }
 
-/// The known word that `word` probably means: the one with the fewest typing errors, at most one
-/// per three letters.
+/// The known word that `word` probably means: one of which it lacks at most the last two letters, or
+/// the one with the fewest typing errors, at most one per three letters.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let lower = word.to_lowercase();
     let distance = |known: &&str| strsim::damerau_levenshtein(&lower, known);
+    let is_begun = |known: &&&str| known.starts_with(&*lower) && known.len() <= lower.len() + 2;
+    if let Some(begun) = known.iter().find(is_begun).filter(|_| !lower.is_empty()) {
+        return Some(begun);
+    }
     let near = known.iter().min_by_key(|known| distance(known))?;
     let errors = distance(near);
     (errors <= (near.len() / 3).max(1)).then_some(*near)
@@ -296,6 +300,7 @@ mod tests {
         assert_eq!(nearest("CACHE", &known), Some("cache"));
         assert_eq!(nearest("dealdine", &known), Some("deadline"));
         assert_eq!(nearest("colour", &known), None);
+        assert_eq!(nearest("4", &["3", "4.1"]), Some("4.1"), "its beginning");
         assert_eq!(nearest("x", &[]), None);
     }
 

@@ -9,8 +9,8 @@ use thiserror::Error;
 
 use super::NfsExport;
 use crate::nfs::{
-    Caller, Client, DEFAULT_NFS_PORT, Export, Identity, Limits, MountError,
-    MountRequest, NfsAddress, NfsError, Object, OpenedExport, Ports, Target, Version, find_exports,
+    Caller, Client, DEFAULT_NFS_PORT, Export, Identity, Limits, MountError, MountRequest,
+    NfsAddress, NfsError, Object, OpenedExport, Ports, Target, Version, find_exports,
 };
 
 /// The root of an export, and a client for its server.

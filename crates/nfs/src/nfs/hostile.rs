@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::blocking::decode_results;
-use super::client::{Page, Position};
 use super::error::NfsError;
 use super::mount;
+use super::procedures::{Page, Position};
 use super::rpc::RpcError;
 use super::rpc::hostile::{
     Again, Calls, DataReply, DataSink, DataTarget, PendingCall, Receiver, ReplyTarget,

@@ -15,8 +15,9 @@ use thiserror::Error;
 
 use crate::nfs::attributes::{FileHandle, Kind};
 use crate::nfs::blocking::{decode_results, wait_for_reply};
-use crate::nfs::client::{Caller, Client, Object, Position};
+use crate::nfs::client::Client;
 use crate::nfs::error::{NfsError, Status};
+use crate::nfs::procedures::{Caller, Object, Position};
 use crate::nfs::rpc::{CallOptions, Identity, Procedure, Refusal, RpcError, Target, Transport};
 use crate::nfs::xdr::{self, DecodeError, Decoder};
 

@@ -16,10 +16,9 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::nfs::attributes::{Attributes, FileHandle, Kind};
-use crate::nfs::client::{
-    Caller, Client, DirEntry, Object, Page, Position, ReadEnd, ReadRange, ReadSink,
-};
+use crate::nfs::client::{Client, ReadRange};
 use crate::nfs::error::{NfsError, Status};
+use crate::nfs::procedures::{Caller, DirEntry, Object, Page, Position, ReadEnd, ReadSink};
 use crate::nfs::rpc::{Identity, IsUnwanted, RpcError};
 
 /// The directories whose handles are kept, at most.

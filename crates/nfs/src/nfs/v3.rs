@@ -19,11 +19,11 @@ pub(super) use read::{decode_data_head, read_end};
 
 use super::attributes::{Attributes, FileHandle};
 use super::blocking::{Done, decode_results, repeat_while_jukebox, wait_for_all, wait_for_reply};
-use super::client::{
+use super::error::{NfsError, Status};
+use super::procedures::{
     Caller, Limits, MAX_LINK, Object, Page, PieceToRead, Position, Procedures, Rights, Usage,
     Version, decode_link_target,
 };
-use super::error::{NfsError, Status};
 use super::rpc::{CallOptions, IsUnwanted, Procedure, RpcError, Transport};
 use super::xdr::{self, Decoder};
 

@@ -23,11 +23,11 @@ use sessions::Sessions;
 
 use super::attributes::{Attributes, FileHandle};
 use super::blocking::{Done, decode_results, repeat_while_jukebox, wait_for_all, wait_for_reply};
-use super::client::{
+use super::error::NfsError;
+use super::procedures::{
     Caller, Limits, Object, Page, PieceToRead, Position, Procedures, Rights, Usage, Version,
     decode_link_target,
 };
-use super::error::NfsError;
 use super::rpc::{IsUnwanted, RpcError, Target, Transport};
 use super::xdr::{DecodeError, Decoder};
 

@@ -81,7 +81,7 @@ struct State {
     is_down: bool,
 }
 
-/// A slot: its last number, and what was asked with it.
+/// A slot: its last number, and the call that had it.
 #[derive(Clone, Default)]
 struct SlotState {
     last: u32,
@@ -337,7 +337,7 @@ impl Answer {
 fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
     let mut input = Input(record);
     let xid = input.u32();
-    let [_call, _rpc, _program, _version, procedure] = [(); 5].map(|()| input.u32());
+    let [_call, _rpc, _program, version, procedure] = [(); 5].map(|()| input.u32());
     let _flavor = input.u32();
     let mut credentials = Input(input.opaque());
     let _stamp = credentials.u32();
@@ -345,6 +345,9 @@ fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
     let user = credentials.u32();
     let _verifier = (input.u32(), input.opaque());
     let header = Output::default().words(&[xid, 1, 0, 0, 0]);
+    if version != 4 {
+        return Ok(Answer::now(header.words(&[2, 4, 4]).0));
+    }
     if procedure == 0 {
         return Ok(Answer::now(header.words(&[0]).0));
     }

@@ -6,31 +6,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
 
-use super::{Caller, Client, PieceToRead};
+use super::Client;
 use crate::nfs::attributes::FileHandle;
 use crate::nfs::error::NfsError;
+use crate::nfs::procedures::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
 use crate::nfs::rpc::{self, IsUnwanted, RpcError};
-
-/// What a read has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadEnd {
-    /// The bytes read, at the beginning of the buffer. They may be fewer than there was room for.
-    pub bytes: usize,
-    /// Whether the file ends after them.
-    pub is_end: bool,
-}
-
-/// The result of a read.
-pub type ReadResult = Result<ReadEnd, NfsError>;
-
-/// The caller of a read that blocks no thread. The client has it to itself until the read has ended.
-pub trait ReadSink: Send {
-    /// The room for the data.
-    fn bytes(&mut self) -> &mut [u8];
-
-    /// The read has ended. This must not block, because other replies wait for it.
-    fn end(self: Box<Self>, result: ReadResult);
-}
 
 /// What to read.
 #[derive(Clone, Copy, Debug)]

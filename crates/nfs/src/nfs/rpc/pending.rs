@@ -87,8 +87,8 @@ pub(crate) enum Renewal {
     Never,
 }
 
-/// Learns what has become of a call that has ended before its reply. Dropped without that, it stays
-/// unknown whether the server has executed the call.
+/// Learns how a call went on that has ended before its reply. Dropped without that, it stays unknown
+/// whether the server has executed the call.
 pub(crate) trait Receipt: Send + Sync {
     /// The server has replied after all.
     fn record_late_reply(&self);

@@ -59,7 +59,7 @@ pub(super) struct Shared {
     renewal: Mutex<Option<LeaseRenewal>>,
 }
 
-/// What is done at fixed intervals, so that the server does not forget the client.
+/// Runs at fixed intervals, so that the server does not forget the client.
 pub(crate) type Renew = Arc<dyn Fn() + Send + Sync>;
 
 struct LeaseRenewal {

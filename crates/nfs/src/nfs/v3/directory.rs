@@ -7,10 +7,10 @@ use nfs3_types::nfs3::{NFS_PROGRAM, READDIR3args, READDIRPLUS3args, cookieverf3}
 
 use super::{Call, Version3};
 use crate::nfs::attributes::{Attributes, FileHandle};
-use crate::nfs::client::{
+use crate::nfs::error::{NfsError, Status};
+use crate::nfs::procedures::{
     Caller, DirEntry, ListedObject, MAX_NAME, Page, Position, is_listable, next_position,
 };
-use crate::nfs::error::{NfsError, Status};
 use crate::nfs::rpc::{Refusal, RpcError};
 use crate::nfs::xdr::{Decoder, Result};
 

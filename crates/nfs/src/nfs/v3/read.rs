@@ -8,8 +8,8 @@ use nfs3_types::xdr_codec::{self, Pack};
 use super::call_options;
 use crate::nfs::attributes::{Attributes, FileHandle};
 use crate::nfs::blocking::{FIRST_JUKEBOX_WAIT, take_wait};
-use crate::nfs::client::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
 use crate::nfs::error::{NfsError, Status};
+use crate::nfs::procedures::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
 use crate::nfs::rpc::{
     Again, DataHead, DataReply, DataSink, DataTarget, IsUnwanted, RpcError, Transport,
     decode_header,

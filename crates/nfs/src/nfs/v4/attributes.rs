@@ -1,9 +1,9 @@
 //! Attributes as NFSv4 sends them (`fattr4`, RFC 8881, section 5): a bitmap, and the values of its
-//! bits in order. A server leaves out what it does not support.
+//! bits in order. A server leaves out attributes that it does not support.
 
 use super::owners;
 use crate::nfs::attributes::{Attributes, Kind, Time};
-use crate::nfs::client::{Limits, ListedObject, Usage};
+use crate::nfs::procedures::{Limits, ListedObject, Usage};
 use crate::nfs::xdr::{DecodeError, Decoder, Result};
 
 /// The longest values that are taken: a name of a user and of a group among them.

@@ -4,8 +4,10 @@ use super::Version4;
 use super::attributes::{LISTED, Values};
 use super::compound::{Operation, Operations, begin_result};
 use crate::nfs::attributes::FileHandle;
-use crate::nfs::client::{Caller, DirEntry, MAX_NAME, Page, Position, is_listable, next_position};
 use crate::nfs::error::NfsError;
+use crate::nfs::procedures::{
+    Caller, DirEntry, MAX_NAME, Page, Position, is_listable, next_position,
+};
 use crate::nfs::xdr::{Decoder, Result};
 
 /// The bytes of names, and of all, that one reply may have.

@@ -5,8 +5,8 @@ use super::compound::{Operation, begin_result, begin_results};
 use super::session::SessionTerms;
 use super::{decode_found, directory, read};
 use crate::nfs::blocking::decode_results;
-use crate::nfs::client::{Object, Page, Position, ReadResult, decode_link_target};
 use crate::nfs::error::NfsError;
+use crate::nfs::procedures::{Object, Page, Position, ReadResult, decode_link_target};
 use crate::nfs::rpc::DataReply;
 use crate::nfs::xdr::Decoder;
 

@@ -2,8 +2,8 @@
 //!
 //! Servers of AUTH_SYS usually send numbers. A name is looked up on this machine, whatever its
 //! domain: it only shows an owner, and the server decides on every access. A name that is unknown
-//! here is shown as nobody. So is one whose lookup takes long, until it is there: this machine may
-//! ask a directory service, and one thread waits for it.
+//! here has the id 65534. So has one whose lookup takes long, until it is there: this machine may ask
+//! a directory service, and one thread waits for it.
 
 use std::num::NonZeroUsize;
 use std::sync::LazyLock;
@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 
 use crate::nfs::rpc::{gid_inside, uid_inside};
 
-/// Nobody, and its group.
-const NOBODY: u32 = 65_534;
+/// The id of unknown names, as the kernel's client shows them.
+const UNKNOWN: u32 = 65_534;
 
 /// The names that are kept, at most, and for how long.
 const MAX_KNOWN: NonZeroUsize = NonZeroUsize::new(1024).expect("it is above 0");
@@ -82,7 +82,7 @@ fn number(owner: &[u8]) -> Option<u32> {
 fn id_of(kind: NameKind, owner: &[u8]) -> u32 {
     let name = owner.split(|byte| *byte == b'@').next().unwrap_or_default();
     if name.is_empty() {
-        return NOBODY;
+        return UNKNOWN;
     }
     let name = (kind, name.to_vec());
     if let Some(id) = known(&name) {
@@ -92,9 +92,9 @@ fn id_of(kind: NameKind, owner: &[u8]) -> u32 {
     let lookup = Lookup { name, found: sender };
     match &*LOOKUPS {
         Some(lookups) if lookups.try_send(lookup).is_ok() => {
-            found.recv_timeout(PATIENCE).unwrap_or(NOBODY)
+            found.recv_timeout(PATIENCE).unwrap_or(UNKNOWN)
         }
-        _ => NOBODY,
+        _ => UNKNOWN,
     }
 }
 
@@ -105,12 +105,12 @@ fn known(name: &Name) -> Option<u32> {
 
 /// May block for long.
 fn look_up((kind, name): &Name) -> u32 {
-    let Ok(name) = std::str::from_utf8(name) else { return NOBODY };
+    let Ok(name) = std::str::from_utf8(name) else { return UNKNOWN };
     let id = match kind {
         NameKind::User => User::from_name(name).ok().flatten().map(|user| user.uid.as_raw()),
         NameKind::Group => Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw()),
     };
-    id.unwrap_or(NOBODY)
+    id.unwrap_or(UNKNOWN)
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
     fn owners_are_numbers_or_names() {
         assert_eq!((uid(b"1234"), gid(b"77")), (uid_inside(1234), gid_inside(77)));
         for unknown in [&b""[..], b"@", b"no such user here@x", b"\xff@x", b"-1", b"4294967296"] {
-            assert_eq!((uid(unknown), gid(unknown)), (NOBODY, NOBODY), "{unknown:?}");
+            assert_eq!((uid(unknown), gid(unknown)), (UNKNOWN, UNKNOWN), "{unknown:?}");
         }
         // Its lookup may take longer than a caller waits.
         let until = Instant::now() + Duration::from_secs(60);

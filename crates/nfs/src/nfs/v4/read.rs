@@ -9,8 +9,8 @@ use super::compound::{
 use super::session::{SequenceError, SlotUse};
 use super::sessions::Sessions;
 use crate::nfs::blocking::{FIRST_JUKEBOX_WAIT, take_wait};
-use crate::nfs::client::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
 use crate::nfs::error::{NfsError, Status};
+use crate::nfs::procedures::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
 use crate::nfs::rpc::{
     Again, DataHead, DataReply, DataSink, DataTarget, IsUnwanted, Renewal, RpcError, decode_header,
 };

@@ -22,7 +22,7 @@ const MAX_RESPONSE: u32 = (1 << 20) + (4 << 10);
 /// A reply's bytes beside the data of a read.
 const READ_OVERHEAD: u32 = 512;
 
-/// Operations in one call, at most, and calls at a time. A server grants what it likes.
+/// Operations in one call, at most, and calls at a time. A server may grant fewer.
 const MAX_OPERATIONS: u32 = 16;
 const MAX_SLOTS: u32 = 64;
 
@@ -297,8 +297,12 @@ impl Session {
     }
 
     fn slot_use(self: &Arc<Self>, taken: TakenSlot) -> Arc<SlotUse> {
-        let (is_ended, may_be_executed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(SlotUse { session: Arc::clone(self), taken, is_ended, may_be_executed })
+        Arc::new(SlotUse {
+            session: Arc::clone(self),
+            taken,
+            is_ended: AtomicBool::new(false),
+            may_be_executed: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn has_free_slot(&self) -> bool {

@@ -15,8 +15,8 @@ use super::session::{
     ClientOwner, MAX_SMALL_REPLY, SequenceError, Session, SessionTerms, SlotUse, StateCall,
 };
 use crate::nfs::blocking::{FIRST_JUKEBOX_WAIT, take_wait, wait_for_reply};
-use crate::nfs::client::Caller;
 use crate::nfs::error::NfsError;
+use crate::nfs::procedures::Caller;
 use crate::nfs::rpc::{Identity, RpcError, Target, Transport};
 use crate::nfs::xdr::Decoder;
 
@@ -283,8 +283,7 @@ impl Sessions {
             return Err(RpcError::Stopped.into());
         }
         tracing::debug!("a new session with an NFSv4.1 server");
-        let (transport, identity) = (Arc::clone(&self.transport), Arc::clone(&self.identity));
-        Ok(Session::new(terms, transport, identity))
+        Ok(Session::new(terms, Arc::clone(&self.transport), Arc::clone(&self.identity)))
     }
 
     /// Begins to use the first session, and to renew its lease.
