@@ -27,7 +27,7 @@ use super::ino::Ino;
 use super::listing_memory::ListingMemory;
 use super::replica_calls::{ReplicaCalls, RetriedCall};
 use super::tables::{AttrOwner, DirEntryRef, OpenFileCheck, ReplicaPath, Tables};
-use crate::backend::{Attr, Backend, BackendError, RequestContext};
+use crate::backend::{Attr, Backend, BackendError, RequestContext, StatFs};
 use crate::replicas::metadata_client::RunAs;
 use crate::volume::ReplicaId;
 
@@ -43,6 +43,8 @@ pub struct Namespace {
     attribute_demand: AttributeDemand,
     /// The last known attributes of the root, and the replica that showed them.
     last_root_attr: Mutex<Option<(ReplicaId, Attr)>>,
+    /// The same of the size of the volume.
+    last_stat_fs: Mutex<Option<(ReplicaId, StatFs)>>,
 }
 
 impl Namespace {
@@ -57,6 +59,7 @@ impl Namespace {
             listing_memory,
             attribute_demand: AttributeDemand::default(),
             last_root_attr: Mutex::new(None),
+            last_stat_fs: Mutex::new(None),
         }
     }
 

@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use super::Namespace;
-use crate::backend::{Backend, ObjectRef, RequestContext, StatFs};
+use crate::backend::{Backend, ObjectRef, RequestContext};
 use crate::fs::error::{Errno, FsResult};
-use crate::fs::ino::{Ino, ROOT};
+use crate::fs::ino::Ino;
 use crate::replicas::metadata_client::RunAs;
 
 impl Namespace {
@@ -42,12 +42,6 @@ impl Namespace {
         let names = self.calls.call_on_inode(RunAs::DaemonThenCaller(caller), ino, list).await?;
         // The daemon sees names of `trusted`; the kernel shows them to root only.
         Ok(if caller.uid == 0 { names } else { without_trusted(&names) })
-    }
-
-    /// Size and use of the volume: one replica's, never their sum.
-    pub async fn statfs(&self) -> FsResult<StatFs> {
-        let stat = |backend: &dyn Backend, _| backend.stat_fs();
-        self.calls.call_on_inode(RunAs::DAEMON, ROOT, stat).await
     }
 }
 

@@ -1,19 +1,32 @@
-//! The root's attributes, which are known even if no replica answers.
+//! The root's attributes, and the size of the volume, which are known even if no replica answers.
 //!
 //! Programs that check whether the mount is there (df, a shell's prompt, a service manager) look at
-//! the root. If no replica answers in a call's usual time, they get its last known attributes.
+//! the root, and umount(8) asks for the size, too. If no replica answers in a call's usual time, they
+//! get the last known attributes and the last known size.
 
 use std::path::Path;
 use std::time::Instant;
 
 use super::Namespace;
-use crate::backend::{Attr, Backend, FileKind};
+use crate::backend::{Attr, Backend, FileKind, StatFs};
 use crate::fs::entry_name::InodeAttr;
 use crate::fs::error::{Errno, FsResult};
 use crate::fs::ino::ROOT;
 use crate::fs::tables::OpenFileCheck;
 use crate::replicas::metadata_client::{Fallback, RunAs};
 use crate::volume::ReplicaId;
+
+/// The size of a volume of which no replica has told it.
+const UNKNOWN_SIZE: StatFs = StatFs {
+    blocks: 0,
+    bfree: 0,
+    bavail: 0,
+    files: 0,
+    ffree: 0,
+    bsize: 4096,
+    frsize: 4096,
+    namelen: 255,
+};
 
 impl Namespace {
     /// Looks up the root's attributes. Call it once, before any other operation.
@@ -40,6 +53,20 @@ impl Namespace {
                 return self.root_attr_reply(found, asked);
             }
         }
+    }
+
+    /// Size and use of the volume: one replica's, never their sum. Zero if no replica has ever
+    /// answered in time.
+    pub async fn statfs(&self) -> FsResult<StatFs> {
+        let target = self.calls.target_of_inode(ROOT, Path::new(""));
+        let known = *self.last_stat_fs.lock();
+        let (replica, known) = known.unwrap_or((ReplicaId::new(0), UNKNOWN_SIZE));
+        let known = Fallback::Known(replica, known);
+        let stat = |_: ReplicaId, backend: &dyn Backend| backend.stat_fs();
+        let client = &self.calls.client;
+        let found = client.call_with_fallback(Some(known), target, RunAs::DAEMON, stat).await?;
+        *self.last_stat_fs.lock() = Some(found);
+        Ok(found.1)
     }
 
     fn root_attr_reply(&self, found: (ReplicaId, Attr), asked: u64) -> FsResult<InodeAttr> {

@@ -33,8 +33,11 @@ enum NameKind {
     Group,
 }
 
-/// A name of one kind.
-type Name = (NameKind, Vec<u8>);
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Name {
+    kind: NameKind,
+    text: Vec<u8>,
+}
 
 #[derive(Clone, Copy)]
 struct KnownId {
@@ -84,7 +87,7 @@ fn id_of(kind: NameKind, owner: &[u8]) -> u32 {
     if name.is_empty() {
         return UNKNOWN;
     }
-    let name = (kind, name.to_vec());
+    let name = Name { kind, text: name.to_vec() };
     if let Some(id) = known(&name) {
         return id;
     }
@@ -104,11 +107,11 @@ fn known(name: &Name) -> Option<u32> {
 }
 
 /// May block for long.
-fn look_up((kind, name): &Name) -> u32 {
-    let Ok(name) = std::str::from_utf8(name) else { return UNKNOWN };
-    let id = match kind {
-        NameKind::User => User::from_name(name).ok().flatten().map(|user| user.uid.as_raw()),
-        NameKind::Group => Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw()),
+fn look_up(name: &Name) -> u32 {
+    let Ok(text) = std::str::from_utf8(&name.text) else { return UNKNOWN };
+    let id = match name.kind {
+        NameKind::User => User::from_name(text).ok().flatten().map(|user| user.uid.as_raw()),
+        NameKind::Group => Group::from_name(text).ok().flatten().map(|group| group.gid.as_raw()),
     };
     id.unwrap_or(UNKNOWN)
 }
