@@ -78,6 +78,12 @@ impl Fixed {
         bytes
     }
 
+    /// Whether a read of `wanted` bytes at `from` has ended early, after whole pages.
+    pub(crate) fn lacks_pages(&self, from: u64, len: usize, wanted: usize) -> bool {
+        let end = from + len as u64;
+        len > 0 && len < wanted && end < self.size && end.is_multiple_of(4096)
+    }
+
     /// Whether `bytes` are the file's content at `from`; otherwise the difference.
     pub(crate) fn check(&self, from: u64, bytes: &[u8], wanted: usize) -> Result<(), String> {
         let there = self.size.saturating_sub(from).min(wanted as u64) as usize;

@@ -100,10 +100,21 @@ impl Reader<'_> {
 
     /// One pread, checked; `false` if it failed.
     fn pread(&self, file: &Fixed, from: &File, buf: &mut [u8], at: u64, call: Call) -> bool {
-        let Some(len) = self.judge.make(self.seat, call, || from.read_at(buf, at)) else {
+        let Some(mut len) = self.judge.make(self.seat, call, || from.read_at(buf, at)) else {
             return false;
         };
-        let right = file.check(at, &buf[..len], buf.len());
+        let mut wanted = buf.len();
+        // Linux returns the pages that it has if a later one fails. The rest must be there, or fail.
+        while file.lacks_pages(at, len, wanted) {
+            let rest = || from.read_at(&mut buf[len..], at + len as u64);
+            match self.judge.make(self.seat, call, rest) {
+                // The file ends early.
+                Some(0) => break,
+                Some(more) => len += more,
+                None => wanted = len,
+            }
+        }
+        let right = file.check(at, &buf[..len], wanted);
         self.judge.bytes(right.map(|()| len as u64));
         true
     }

@@ -16,7 +16,7 @@ use crate::fs::tables::OpenFileCheck;
 use crate::replicas::metadata_client::{Fallback, RunAs};
 use crate::volume::ReplicaId;
 
-/// The size of a volume of which no replica has told it.
+/// The size of a volume before any replica has shown it.
 const UNKNOWN_SIZE: StatFs = StatFs {
     blocks: 0,
     bfree: 0,
