@@ -53,6 +53,7 @@ use crate::volume::{FileId, FileVersion, ReplicaId};
 use deferred_close::DeferredClose;
 use file_closer::FileCloser;
 
+pub use crate::nfs::ConnectionCounters;
 pub use change_scope::{OngoingChange, in_change};
 pub use credentials::{
     Credentials, CredentialsGuard, CredentialsRecord, DaemonCredentials, RequestContext,
@@ -156,6 +157,11 @@ pub trait Backend: Send + Sync {
 
     /// Whether its files are read without a thread ([`BackendFile::submit_read`]). Never blocks.
     fn reads_without_threads(&self) -> bool;
+
+    /// Counts of its own connections to its server, if it has any. Never blocks.
+    fn connections(&self) -> Vec<ConnectionCounters> {
+        Vec::new()
+    }
 
     /// Takes the replica out of service if its root lies in `mount`, which is gone.
     /// Every call by path fails until [`Backend::check_mount`] brings the replica back. Open
@@ -443,6 +449,11 @@ impl Replica {
     ) -> Result<Ticket> {
         let backend = Arc::clone(&self.backend);
         self.pool.submit_with(lane, errand, Box::new(move || job(&*backend)))
+    }
+
+    /// Counts of its own connections to its server.
+    pub fn connections(&self) -> Vec<ConnectionCounters> {
+        self.backend.connections()
     }
 
     /// Whether its files are read without a thread ([`BackendFile::submit_read`]).

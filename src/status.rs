@@ -155,9 +155,27 @@ pub struct ReplicaStatus {
     pub hung_objects: usize,
     /// Those on which calls have hung longest, at most 16.
     pub hung: Vec<HungObject>,
+    /// Its connections to its NFS server, if it has an address instead of a directory.
+    #[serde(default)]
+    pub connections: Vec<ConnectionStatus>,
     /// Its totals.
     #[serde(flatten)]
     pub counters: ReplicaCountersSnapshot,
+}
+
+/// Totals of one connection to an NFS server, since the server's export was last opened.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ConnectionStatus {
+    /// Calls, each time that they were given to the connection.
+    pub calls: u64,
+    /// Calls that were sent again because a connection had ended.
+    pub resent: u64,
+    /// Times that the connection was made.
+    pub connected: u64,
+    /// Replies that no call waited for any more.
+    pub discarded: u64,
+    /// Bytes received.
+    pub received: u64,
 }
 
 /// An object on a replica on which calls hang.

@@ -142,6 +142,11 @@ macro_rules! forward_call {
             self.inner.reads_without_threads()
         }
     };
+    (connections) => {
+        fn connections(&self) -> Vec<crate::backend::ConnectionCounters> {
+            self.inner.connections()
+        }
+    };
     (handle_unmount) => {
         fn handle_unmount(&self, mount: u64) {
             self.inner.handle_unmount(mount);

@@ -48,7 +48,7 @@ impl DeferredClose {
 impl Backend for DeferredClose {
     forward_calls! {
         stat stat_entry stat_entries check_open_dir revalidate_dir read_link get_xattr list_xattr
-        stat_fs check_mount is_in_service reads_without_threads handle_unmount mount_id
+        stat_fs check_mount is_in_service reads_without_threads connections handle_unmount mount_id
     }
 
     fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {

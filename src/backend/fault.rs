@@ -212,7 +212,7 @@ impl<B> FaultInjector<B> {
 impl<B: Backend> Backend for FaultInjector<B> {
     forward_calls! {
         stat stat_entry list check_open_dir revalidate_dir read_link get_xattr list_xattr
-        stat_fs check_mount is_in_service handle_unmount mount_id flush_closes
+        stat_fs check_mount is_in_service connections handle_unmount mount_id flush_closes
     }
 
     /// The script makes threads wait.

@@ -28,7 +28,9 @@ use super::{
     ErrorOrigin, FileKind, ObjectRef, OwnedFds, Result, StatFs, TreeMutation, WritableFile,
     WriteOpenOptions, credentials, report_progress,
 };
-use crate::nfs::{Caller, FileHandle, FoundDirectory, Identity, ListedName, NfsError, Rights};
+use crate::nfs::{
+    Caller, ConnectionCounters, FileHandle, FoundDirectory, Identity, ListedName, NfsError, Rights,
+};
 use crate::survey::{AdmissionRefusal, OpenRoot, RosterEntry};
 use credentials::User;
 use export_tree::{ExportTree, kind_of};
@@ -395,6 +397,10 @@ impl Backend for NfsBackend {
 
     fn reads_without_threads(&self) -> bool {
         true
+    }
+
+    fn connections(&self) -> Vec<ConnectionCounters> {
+        self.slot.last().map(|tree| tree.client().counters()).unwrap_or_default()
     }
 
     /// It lies in no mount.

@@ -76,7 +76,8 @@ impl<B> RateLimited<B> {
 impl<B: Backend> Backend for RateLimited<B> {
     forward_calls! {
         stat stat_entry stat_entries list check_open_dir revalidate_dir read_link get_xattr
-        list_xattr stat_fs check_mount is_in_service handle_unmount mount_id flush_closes
+        list_xattr stat_fs check_mount is_in_service connections handle_unmount mount_id
+        flush_closes
     }
 
     /// The limit makes threads wait.

@@ -5,18 +5,25 @@ use std::time::Instant;
 
 use super::supervisor::client::SupervisorClient;
 use super::volume_core::VolumeCore;
-use crate::backend::{HungPath, Replica};
+use crate::backend::{ConnectionCounters, HungPath, Replica};
 use crate::config::AffinityConfig;
 use crate::fs::PinnedLatencies;
 use crate::metrics::{MetricsSnapshot, ProcessStats};
 use crate::replicas::health::HealthState;
 use crate::replicas::metadata_order;
-use crate::status::{self, AffinityStatus, HungObject, ReplicaStatus, Status, VolumeGauges};
+use crate::status::{
+    self, AffinityStatus, ConnectionStatus, HungObject, ReplicaStatus, Status, VolumeGauges,
+};
 use crate::telemetry;
 use crate::volume::ReplicaId;
 
 /// The most hung objects that the status names for each replica.
 const MAX_LISTED_HUNG: usize = 16;
+
+fn connection_status(counters: &ConnectionCounters) -> ConnectionStatus {
+    let ConnectionCounters { calls, resent, connected, discarded, received } = *counters;
+    ConnectionStatus { calls, resent, connected, discarded, received }
+}
 
 impl VolumeCore {
     pub(super) fn status(&self) -> Status {
@@ -49,6 +56,7 @@ impl VolumeCore {
                 hung_threads: replica.stuck_threads(self.config.read.attempt_deadline),
                 hung_objects: hung_objects.len(),
                 hung: hung_objects.into_iter().take(MAX_LISTED_HUNG).map(&hung_object).collect(),
+                connections: replica.connections().iter().map(connection_status).collect(),
                 counters: replica.counters.snapshot(),
             }
         };

@@ -44,7 +44,7 @@ pub struct Namespace {
     /// The last known attributes of the root, and the replica that showed them.
     last_root_attr: Mutex<Option<(ReplicaId, Attr)>>,
     /// The same of the size of the volume.
-    last_stat_fs: Mutex<Option<(ReplicaId, StatFs)>>,
+    last_stat_fs: Arc<Mutex<Option<StatFs>>>,
 }
 
 impl Namespace {
@@ -59,7 +59,7 @@ impl Namespace {
             listing_memory,
             attribute_demand: AttributeDemand::default(),
             last_root_attr: Mutex::new(None),
-            last_stat_fs: Mutex::new(None),
+            last_stat_fs: Arc::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use Extract::{Daemon, Labeled, Replica, ReplicaHistogram, Volume, VolumeHistogra
 
 use super::{MetricsSnapshot, ProcessStats};
 use crate::replicas::health::HealthState;
-use crate::status::{AffinityStatus, KeeperState, ReplicaStatus, Status};
+use crate::status::{AffinityStatus, ConnectionStatus, KeeperState, ReplicaStatus, Status};
 use crate::telemetry::histogram::HistogramSnapshot;
 
 /// Labels in addition to the volume's.
@@ -266,6 +266,11 @@ pub static METRICS: &[Metric] = &[
     counter("fanfs_replica_slow_reads_total", "replicas[].slow", Replica(|r| r.counters.slow), "Slow reads: segments that another replica was asked for because this one was late"),
     counter("fanfs_replica_disagreements_total", "replicas[].disagreements", Replica(|r| r.counters.disagreements), "Times that a replica had another version of a file than expected"),
     counter("fanfs_replica_differing_files_total", "replicas[].differing", Replica(|r| r.counters.differing), "Files not read from a replica because its bytes differ"),
+    counter("fanfs_nfs_calls_total", "replicas[].connections[].calls", Labeled(&["replica", "connection"], |s| by_connection(s, |c| c.calls)), "Calls on a connection to an NFS server"),
+    counter("fanfs_nfs_calls_resent_total", "replicas[].connections[].resent", Labeled(&["replica", "connection"], |s| by_connection(s, |c| c.resent)), "Calls resent"),
+    counter("fanfs_nfs_connects_total", "replicas[].connections[].connected", Labeled(&["replica", "connection"], |s| by_connection(s, |c| c.connected)), "Connections made"),
+    counter("fanfs_nfs_replies_discarded_total", "replicas[].connections[].discarded", Labeled(&["replica", "connection"], |s| by_connection(s, |c| c.discarded)), "Late replies"),
+    counter("fanfs_nfs_received_bytes_total", "replicas[].connections[].received", Labeled(&["replica", "connection"], |s| by_connection(s, |c| c.received)), "Bytes received"),
     counter("process_cpu_seconds_total", "", Daemon(|p| Value::Float(p.cpu_s)), "User and system CPU time of the daemon"),
     gauge("process_resident_memory_bytes", "", Daemon(|p| Value::Integer(p.resident_memory)), "Resident memory of the daemon"),
     gauge("process_virtual_memory_bytes", "", Daemon(|p| Value::Integer(p.virtual_memory)), "Virtual memory of the daemon"),
@@ -346,6 +351,17 @@ fn replica_bytes(status: &Status) -> Vec<LabeledValue> {
             ("unknown", counters.bytes_unknown),
         ]
     })
+}
+
+/// A value of each connection; connections are numbered from 1.
+fn by_connection(status: &Status, value: fn(&ConnectionStatus) -> u64) -> Vec<LabeledValue> {
+    let rows = status.replicas.iter().flat_map(|replica| {
+        replica.connections.iter().zip(1..).map(move |(connection, number): (_, u32)| {
+            let labels = vec![replica.name.clone(), number.to_string()];
+            LabeledValue::new(labels, Value::Integer(value(connection)))
+        })
+    });
+    rows.collect()
 }
 
 fn replica_info(status: &Status) -> Vec<LabeledValue> {

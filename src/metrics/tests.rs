@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::replicas::health::{HealthReason, HealthState};
-use crate::status::{AffinityStatus, HungObject, sample};
+use crate::status::{AffinityStatus, ConnectionStatus, HungObject, sample};
 use crate::telemetry::histogram::LatencyHistogram;
 
 /// Fields that have no metric, and why.
@@ -56,6 +56,13 @@ fn snapshot() -> MetricsSnapshot {
         replica.health_reason = HealthReason::Proved;
         replica.hung =
             vec![HungObject { path: "d/f".to_owned(), threads: 1, since_s: sample::ago(9) }];
+        replica.connections = vec![ConnectionStatus {
+            calls: 5,
+            resent: 4,
+            connected: 3,
+            discarded: 2,
+            received: 1 << 40,
+        }];
         replica.counters.read_latency = times.snapshot();
         replica.counters.bytes_local = 1 << 60;
         replica.counters.bytes_unknown = 7;

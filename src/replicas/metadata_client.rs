@@ -270,11 +270,15 @@ impl MetadataClient {
         let order = self.replica_order(target);
         let fallback = fallback.map(|answer| {
             // After a silence, a usual time may be as long as that silence.
+            let least = match &answer {
+                Fallback::KnownAfter(least, ..) => *least,
+                Fallback::Known(..) | Fallback::Early(_) => MIN_FALLBACK_DELAY,
+            };
             let late_after = |first: &ReplicaId| {
-                let usual = self.latency.late_after(*first, MIN_FALLBACK_DELAY);
+                let usual = self.latency.late_after(*first, least);
                 usual.min(self.policy.attempt_deadline)
             };
-            let due = Instant::now() + order.first().map_or(MIN_FALLBACK_DELAY, late_after);
+            let due = Instant::now() + order.first().map_or(least, late_after);
             TimedFallback { due, answer }
         });
         let options = CallOptions::query(target, run_as, self.deadline(target));

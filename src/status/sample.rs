@@ -68,6 +68,7 @@ fn replica(name: &str) -> ReplicaStatus {
         hung_threads: 0,
         hung_objects: 0,
         hung: Vec::new(),
+        connections: Vec::new(),
         counters: ReplicaCountersSnapshot::default(),
     }
 }

@@ -228,7 +228,7 @@ fn the_root_is_visible_while_all_replicas_hang() {
     // umount(8) asks for it.
     let sizes = (0..5).map(|_| timed(|| rustix::fs::statfs(rig.at("")).unwrap()).1);
     let took = sizes.min().unwrap();
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[test]

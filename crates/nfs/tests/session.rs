@@ -67,6 +67,18 @@ fn reads_well(tree: &Tree) -> Result<bool, Errno> {
     }
 }
 
+/// Reads until the server has created so many sessions: the client may not have seen yet that a
+/// connection has ended.
+fn read_until_created(server: &Server, tree: &Tree, sessions: u32) {
+    let until = Instant::now() + LONG;
+    while server.sessions_created() < sessions {
+        assert!(Instant::now() < until, "{} sessions", server.sessions_created());
+        assert_eq!(reads_well(tree), Ok(true));
+    }
+    assert_eq!(reads_well(tree), Ok(true));
+    assert_eq!(server.sessions_created(), sessions);
+}
+
 #[test]
 fn names_attributes_and_data_are_the_servers() {
     let server = Server::start();
@@ -194,8 +206,7 @@ fn a_session_whose_slots_are_lost_is_replaced() {
     let soon = Caller { identity: &identity, deadline: Instant::now() + Duration::from_millis(60) };
     tree.client().look_up(soon, tree.root(), b"file").unwrap_err();
     server.close_connections();
-    assert_eq!(reads_well(&tree), Ok(true));
-    assert_eq!(server.sessions_created(), 2);
+    read_until_created(&server, &tree, 2);
 }
 
 /// The server may still execute a call when it hangs no more.
@@ -214,6 +225,49 @@ fn a_slot_is_not_used_again_after_a_silent_connection() {
     tree.client().attributes(tree.caller(&identity), tree.root()).unwrap();
     assert_eq!(reads_well(&tree), Ok(true));
     assert_eq!(server.sessions_created(), 1);
+}
+
+/// A session of two slots, one of which is lost.
+fn worn(server: &Server) -> Tree {
+    let tree = tree(server);
+    server.inject(Moment::LookUp, Fault::Silent);
+    let identity = me();
+    let deadline = Instant::now() + Duration::from_millis(60);
+    let soon = Caller { identity: &identity, deadline };
+    tree.client().look_up(soon, tree.root(), b"file").unwrap_err();
+    server.close_connections();
+    tree
+}
+
+#[test]
+fn a_server_that_restarts_while_a_session_is_replaced_gets_another_one() {
+    let server = Server::with_slots(2);
+    let tree = worn(&server);
+    server.forget_next_session();
+    read_until_created(&server, &tree, 3);
+}
+
+#[test]
+fn calls_that_end_while_the_server_is_down_block_no_slots() {
+    let server = Server::with_slots(2);
+    let tree = tree(&server);
+    server.inject(Moment::LookUp, Fault::Silent);
+    server.inject(Moment::LookUp, Fault::Silent);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let identity = me();
+                let deadline = Instant::now() + Duration::from_millis(500);
+                let soon = Caller { identity: &identity, deadline };
+                tree.client().look_up(soon, tree.root(), b"file").unwrap_err();
+            });
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        server.set_down(true);
+        server.close_connections();
+    });
+    server.set_down(false);
+    assert_eq!(reads_well(&tree), Ok(true));
 }
 
 #[test]

@@ -37,6 +37,11 @@ impl TreeSlot {
         state.tree.clone().filter(|_| state.is_in_service).ok_or(BackendError::Absent)
     }
 
+    /// The tree of the last admission, also out of service.
+    pub(super) fn last(&self) -> Option<Arc<ExportTree>> {
+        self.0.read().tree.clone()
+    }
+
     /// Brings `tree` into service, in place of the one before.
     pub(super) fn install(&self, tree: Arc<ExportTree>) {
         let mut state = self.0.write();
@@ -76,7 +81,7 @@ impl TreeSlot {
     /// # Errors
     /// ESTALE if the export has another root now.
     pub(super) fn tree_of(&self, root: FileHandle) -> Result<Arc<ExportTree>> {
-        let last = self.0.read().tree.clone().ok_or(BackendError::Absent)?;
+        let last = self.last().ok_or(BackendError::Absent)?;
         if last.root() == root { Ok(last) } else { Err(Errno::STALE.into()) }
     }
 

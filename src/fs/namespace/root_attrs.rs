@@ -5,7 +5,8 @@
 //! get the last known attributes and the last known size.
 
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::Namespace;
 use crate::backend::{Attr, Backend, FileKind, StatFs};
@@ -15,6 +16,9 @@ use crate::fs::ino::ROOT;
 use crate::fs::tables::OpenFileCheck;
 use crate::replicas::metadata_client::{Fallback, RunAs};
 use crate::volume::ReplicaId;
+
+/// How long the size may take: some file systems ask all their servers for it.
+const SIZE_DELAY: Duration = Duration::from_secs(1);
 
 /// The size of a volume before any replica has shown it.
 const UNKNOWN_SIZE: StatFs = StatFs {
@@ -59,13 +63,17 @@ impl Namespace {
     /// answered in time.
     pub async fn statfs(&self) -> FsResult<StatFs> {
         let target = self.calls.target_of_inode(ROOT, Path::new(""));
-        let known = *self.last_stat_fs.lock();
-        let (replica, known) = known.unwrap_or((ReplicaId::new(0), UNKNOWN_SIZE));
-        let known = Fallback::Known(replica, known);
-        let stat = |_: ReplicaId, backend: &dyn Backend| backend.stat_fs();
+        let known = self.last_stat_fs.lock().unwrap_or(UNKNOWN_SIZE);
+        let known = Fallback::KnownAfter(SIZE_DELAY, ReplicaId::new(0), known);
+        let last = Arc::clone(&self.last_stat_fs);
+        let stat = move |_: ReplicaId, backend: &dyn Backend| {
+            let found = backend.stat_fs()?;
+            // Also an answer that comes too late for this call.
+            *last.lock() = Some(found);
+            Ok(found)
+        };
         let client = &self.calls.client;
         let found = client.call_with_fallback(Some(known), target, RunAs::DAEMON, stat).await?;
-        *self.last_stat_fs.lock() = Some(found);
         Ok(found.1)
     }
 

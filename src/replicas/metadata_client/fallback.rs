@@ -1,7 +1,7 @@
 //! Answers that a call gives if no replica gives one in time.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -11,6 +11,9 @@ use crate::volume::ReplicaId;
 pub enum Fallback<T> {
     /// This one, which may be of any replica.
     Known(ReplicaId, T),
+    /// The same, for an answer that usually takes longer than those of other calls: not before this
+    /// time.
+    KnownAfter(Duration, ReplicaId, T),
     /// What the call's operation has stored there. If that is nothing, the call waits.
     Early(EarlyAnswer<T>),
 }
@@ -65,7 +68,9 @@ pub(super) fn take_due<T>(
         return early.0.lock().answer.take();
     }
     match fallback.take()?.answer {
-        Fallback::Known(replica, answer) => Some((replica, answer)),
+        Fallback::Known(replica, answer) | Fallback::KnownAfter(_, replica, answer) => {
+            Some((replica, answer))
+        }
         Fallback::Early(_) => None,
     }
 }
@@ -73,7 +78,7 @@ pub(super) fn take_due<T>(
 /// Removes and returns the early answer, which is better than an error.
 pub(super) fn take_early<T>(fallback: &Option<TimedFallback<T>>) -> Option<(ReplicaId, T)> {
     match &fallback.as_ref()?.answer {
-        Fallback::Known(..) => None,
+        Fallback::Known(..) | Fallback::KnownAfter(..) => None,
         Fallback::Early(early) => early.0.lock().answer.take(),
     }
 }
@@ -81,7 +86,7 @@ pub(super) fn take_early<T>(fallback: &Option<TimedFallback<T>>) -> Option<(Repl
 /// When the early answer was there.
 pub(super) fn early_since<T>(fallback: &Option<TimedFallback<T>>) -> Option<Instant> {
     match &fallback.as_ref()?.answer {
-        Fallback::Known(..) => None,
+        Fallback::Known(..) | Fallback::KnownAfter(..) => None,
         Fallback::Early(early) => early.0.lock().since,
     }
 }

@@ -207,7 +207,7 @@ impl MountRequest<'_> {
     fn mount_service(&self) -> Result<MountService, MountError> {
         let port = match self.ports.mount {
             Some(port) => Some(port),
-            None if self.is_later() => return Err(MountError::OnlyVersion4),
+            None if self.offers_only_version_4() => return Err(MountError::OnlyVersion4),
             None => self.port_of(mount::PROGRAM, "MOUNT")?,
         };
         let address = self.at(port.unwrap_or(DEFAULT_MOUNT_PORT));
@@ -276,9 +276,9 @@ impl MountRequest<'_> {
     }
 
     /// Whether the server offers later versions of NFS only.
-    fn is_later(&self) -> bool {
+    fn offers_only_version_4(&self) -> bool {
         let address = self.at(self.ports.nfs.unwrap_or(DEFAULT_NFS_PORT));
-        // A server that wants a port below 1024 wants it for an export.
+        // A source port below 1024 matters only for an export.
         let Ok(client) = Client::version_3(target(address, false)) else {
             return false;
         };

@@ -77,6 +77,8 @@ struct State {
     is_in_grace: bool,
     /// Whether CREATE_SESSION fails.
     creates_none: bool,
+    /// Whether the next session is forgotten at once.
+    forgets_next: bool,
     /// Whether new connections are refused.
     is_down: bool,
 }
@@ -136,6 +138,11 @@ impl Server {
 
     pub(crate) fn create_none(&self, creates_none: bool) {
         self.with(|state| state.creates_none = creates_none);
+    }
+
+    /// Creates one more session, and does not know it.
+    pub(crate) fn forget_next_session(&self) {
+        self.with(|state| state.forgets_next = true);
     }
 
     /// Accepts connections, and ends them at once.
@@ -563,7 +570,9 @@ impl<'a> Compound<'a> {
                 state.created += 1;
                 let id = [state.created as u8; 16];
                 input.fixed(4 + 28 + 28 + 12);
-                state.sessions.insert(id, vec![SlotState::default(); state.slots as usize]);
+                if !std::mem::take(&mut state.forgets_next) {
+                    state.sessions.insert(id, vec![SlotState::default(); state.slots as usize]);
+                }
                 let channel = [0, 65_536, 1 << 20, 0, 16, state.slots, 0];
                 output.fixed(&id).words(&[1, 0]).words(&channel).words(&channel)
             }

@@ -53,8 +53,8 @@ struct ConnectionState {
     /// the server would take the next call for it.
     begun: Option<PartlySent>,
     calls: HashMap<u32, PendingCall>,
-    /// The receipts of calls that ended before their reply, by their numbers. Each stands for
-    /// something that its owner has few of.
+    /// The receipts of calls that ended before their reply, by their numbers: with NFSv4.1 each
+    /// stands for a slot of a session.
     receipts: HashMap<u32, Arc<dyn Receipt>>,
     is_stopped: bool,
 }
@@ -167,10 +167,14 @@ impl Connection {
         let over: Vec<u32> = state.calls.values().filter(is_over).map(|call| call.xid).collect();
         let mut over: Vec<_> = over.iter().filter_map(|xid| state.calls.remove(xid)).collect();
         let mut unsent_receipts = Vec::new();
+        let mut unknown = Vec::new();
         for call in &mut over {
             let Some(receipt) = call.receipt.take() else { continue };
-            match call.was_sent {
-                true => drop(state.receipts.insert(call.xid, receipt)),
+            let is_sent_here = state.socket.is_some() && !state.unsent.contains(&call.xid);
+            match is_sent_here {
+                true => unknown.extend(state.receipts.insert(call.xid, receipt)),
+                // Another connection has sent it, and no reply can come any more.
+                false if call.was_sent => unknown.push(receipt),
                 false => unsent_receipts.push(receipt),
             }
         }
@@ -184,6 +188,7 @@ impl Connection {
         }
         drop(state);
         drop(too_many);
+        drop(unknown);
         unsent_receipts.iter().for_each(|receipt| receipt.record_unsent());
         over.iter().for_each(|call| self.forget_load(call.load));
         over

@@ -23,6 +23,10 @@ const UNKNOWN: u32 = 65_534;
 const MAX_KNOWN: NonZeroUsize = NonZeroUsize::new(1024).expect("it is above 0");
 const KEPT: Duration = Duration::from_secs(600);
 
+/// The same after a lookup that failed, and after one that took long.
+const KEPT_AFTER_ERROR: Duration = Duration::from_secs(5);
+const KEPT_AFTER_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How long a caller waits for a lookup, and how many lookups wait at most.
 const PATIENCE: Duration = Duration::from_millis(100);
 const MAX_WAITING: usize = 64;
@@ -58,8 +62,12 @@ static LOOKUPS: LazyLock<Option<SyncSender<Lookup>>> = LazyLock::new(|| {
     let (sender, lookups) = sync_channel::<Lookup>(MAX_WAITING);
     let run = move || {
         for Lookup { name, found } in lookups {
-            let id = known(&name).unwrap_or_else(|| look_up(&name));
-            KNOWN.lock().put(name, KnownId { id, until: Instant::now() + KEPT });
+            let id = known(&name).unwrap_or_else(|| {
+                let looked_up = look_up(&name);
+                let id = looked_up.unwrap_or(UNKNOWN);
+                keep(&name, id, if looked_up.is_some() { KEPT } else { KEPT_AFTER_ERROR });
+                id
+            });
             let _ = found.send(id);
         }
     };
@@ -92,10 +100,15 @@ fn id_of(kind: NameKind, owner: &[u8]) -> u32 {
         return id;
     }
     let (sender, found) = sync_channel(1);
-    let lookup = Lookup { name, found: sender };
+    let lookup = Lookup { name: name.clone(), found: sender };
     match &*LOOKUPS {
         Some(lookups) if lookups.try_send(lookup).is_ok() => {
-            found.recv_timeout(PATIENCE).unwrap_or(UNKNOWN)
+            let id = found.recv_timeout(PATIENCE);
+            if id.is_err() {
+                // The lookup goes on, and its callers do not wait again so soon.
+                keep(&name, UNKNOWN, KEPT_AFTER_TIMEOUT);
+            }
+            id.unwrap_or(UNKNOWN)
         }
         _ => UNKNOWN,
     }
@@ -106,14 +119,18 @@ fn known(name: &Name) -> Option<u32> {
     KNOWN.lock().get(name).filter(|known| now < known.until).map(|known| known.id)
 }
 
-/// May block for long.
-fn look_up(name: &Name) -> u32 {
-    let Ok(text) = std::str::from_utf8(&name.text) else { return UNKNOWN };
+fn keep(name: &Name, id: u32, time: Duration) {
+    KNOWN.lock().put(name.clone(), KnownId { id, until: Instant::now() + time });
+}
+
+/// The id of a name; `None` if the lookup fails. May block for long.
+fn look_up(name: &Name) -> Option<u32> {
+    let Ok(text) = std::str::from_utf8(&name.text) else { return Some(UNKNOWN) };
     let id = match name.kind {
-        NameKind::User => User::from_name(text).ok().flatten().map(|user| user.uid.as_raw()),
-        NameKind::Group => Group::from_name(text).ok().flatten().map(|group| group.gid.as_raw()),
+        NameKind::User => User::from_name(text).ok()?.map(|user| user.uid.as_raw()),
+        NameKind::Group => Group::from_name(text).ok()?.map(|group| group.gid.as_raw()),
     };
-    id.unwrap_or(UNKNOWN)
+    Some(id.unwrap_or(UNKNOWN))
 }
 
 #[cfg(test)]

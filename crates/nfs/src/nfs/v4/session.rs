@@ -62,7 +62,12 @@ pub(super) struct SessionTerms {
     pub(super) id: [u8; 16],
     pub(super) max_response: u32,
     pub(super) slots: u32,
-    client: ClientId,
+}
+
+/// A session that was created, and the client that may create others.
+pub(super) struct CreatedSession {
+    pub(super) terms: SessionTerms,
+    pub(super) client: ClientId,
 }
 
 /// A session.
@@ -120,7 +125,10 @@ impl SessionTerms {
     ///
     /// # Errors
     /// The server's status, or why there was no reply in time.
-    pub(super) fn negotiate(call: &StateCall<'_>, owner: &ClientOwner) -> Result<Self, NfsError> {
+    pub(super) fn negotiate(
+        call: &StateCall<'_>,
+        owner: &ClientOwner,
+    ) -> Result<CreatedSession, NfsError> {
         let exchange = Operations::default()
             .operation(Operation::ExchangeId)
             .fixed(&owner.verifier)
@@ -128,19 +136,25 @@ impl SessionTerms {
             .u32(NO_LAYOUTS)
             .u32(NO_PROTECTION)
             .u32(0);
-        let client = call.ask(&exchange, |bytes| {
+        let mut client = call.ask(&exchange, |bytes| {
             begin_result(bytes, Operation::ExchangeId)?;
             Ok(ClientId::decode(bytes)?)
         })?;
-        Self::create(call, client)
+        let terms = Self::create(call, &mut client)?;
+        Ok(CreatedSession { terms, client })
     }
 
-    /// Creates another session for the same client, beside this one.
+    /// Creates another session for the same client, beside this one. After an error, that client is
+    /// of no more use: it is unknown how many sessions it has created.
     ///
     /// # Errors
     /// As [`SessionTerms::negotiate`].
-    pub(super) fn create_another(&self, call: &StateCall<'_>) -> Result<Self, NfsError> {
-        let another = Self::create(call, self.client)?;
+    pub(super) fn create_another(
+        &self,
+        call: &StateCall<'_>,
+        client: &mut ClientId,
+    ) -> Result<Self, NfsError> {
+        let another = Self::create(call, client)?;
         match another.id == self.id {
             // Its slots have other numbers than those of a new one.
             true => Err(RpcError::Malformed("a new session that is the old one").into()),
@@ -148,7 +162,7 @@ impl SessionTerms {
         }
     }
 
-    fn create(call: &StateCall<'_>, client: ClientId) -> Result<Self, NfsError> {
+    fn create(call: &StateCall<'_>, client: &mut ClientId) -> Result<Self, NfsError> {
         let create = Operations::default()
             .operation(Operation::CreateSession)
             .u64(client.id)
@@ -160,10 +174,12 @@ impl SessionTerms {
         let create = channel(create, MIN_RESPONSE, MIN_RESPONSE, 1);
         // These calls would carry no credentials (AUTH_NONE).
         let create = create.u32(CALLBACK_PROGRAM).u32(1).u32(0);
-        call.ask(&create, |bytes| {
+        let terms = call.ask(&create, |bytes| {
             begin_result(bytes, Operation::CreateSession)?;
-            Self::decode(bytes, client)
-        })
+            Self::decode(bytes)
+        })?;
+        client.sequence = client.sequence.wrapping_add(1);
+        Ok(terms)
     }
 
     /// Whether the server that gets `call` knows this session. Only the server that has created it
@@ -194,7 +210,7 @@ impl SessionTerms {
         Status::check(bytes.u32()?)?;
         match number == Operation::ExchangeId as u32 {
             true => drop(ClientId::decode(bytes)?),
-            false => drop(Self::decode(bytes, ClientId { id: 0, sequence: 0 })?),
+            false => drop(Self::decode(bytes)?),
         }
         Ok(())
     }
@@ -204,7 +220,7 @@ impl SessionTerms {
         self.max_response - READ_OVERHEAD
     }
 
-    fn decode(bytes: &mut Decoder<'_>, client: ClientId) -> Result<Self, NfsError> {
+    fn decode(bytes: &mut Decoder<'_>) -> Result<Self, NfsError> {
         let mut id = [0; 16];
         id.copy_from_slice(bytes.fixed(16)?);
         let _sequence = bytes.u32()?;
@@ -218,8 +234,7 @@ impl SessionTerms {
         if max_response < MIN_RESPONSE || max_operations < MIN_OPERATIONS || slots == 0 {
             return Err(RpcError::Malformed("a session that grants too little").into());
         }
-        let client = ClientId { sequence: client.sequence.wrapping_add(1), ..client };
-        Ok(Self { id, max_response, slots, client })
+        Ok(Self { id, max_response, slots })
     }
 }
 
@@ -229,8 +244,9 @@ fn channel(operations: Operations, request: u32, response: u32, calls: u32) -> O
     operations.u32(0).u32(request).u32(response).u32(0).u32(MAX_OPERATIONS).u32(calls).u32(0)
 }
 
+/// A client, as the server knows it.
 #[derive(Clone, Copy, Debug)]
-struct ClientId {
+pub(super) struct ClientId {
     id: u64,
     /// The number of its next CREATE_SESSION.
     sequence: u32,
@@ -419,18 +435,13 @@ impl SlotUse {
         }
     }
 
-    /// The server has refused to look at the call.
-    fn note_refusal(&self) {
-        self.record_unsent();
-    }
-
     /// Takes what precedes the results of the operations from a reply.
     ///
     /// # Errors
     /// Why there are none.
     pub(super) fn take_head(&self, bytes: &mut Decoder<'_>) -> Result<(), SequenceError> {
         if let Err(refusal) = decode_header(bytes)? {
-            self.note_refusal();
+            // If the call was sent twice, the server may have executed it before.
             return Err(SequenceError::Failed(RpcError::from(refusal).into()));
         }
         self.take_result(bytes)

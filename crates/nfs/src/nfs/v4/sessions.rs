@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use super::attributes::{self, Values};
 use super::compound::{COMPOUND, Compound, Operation, Operations, begin_result, call_options};
 use super::session::{
-    ClientOwner, MAX_SMALL_REPLY, SequenceError, Session, SessionTerms, SlotUse, StateCall,
+    ClientId, ClientOwner, CreatedSession, MAX_SMALL_REPLY, SequenceError, Session, SessionTerms,
+    SlotUse, StateCall,
 };
 use crate::nfs::blocking::{FIRST_JUKEBOX_WAIT, take_wait, wait_for_reply};
 use crate::nfs::error::NfsError;
@@ -23,13 +24,15 @@ use crate::nfs::xdr::Decoder;
 /// How often one call may need another slot or session, before it fails.
 const MAX_TRIES: usize = 8;
 
-/// How long a session is used on after the server did not create another one.
+/// How long a session is used on after the server did not create another one, and how long the
+/// server may take for that while the session can carry calls.
 const CREATION_INTERVAL: Duration = Duration::from_secs(1);
+const CREATION_LIMIT: Duration = Duration::from_secs(2);
 
 /// The lease of a server that does not tell it.
 const DEFAULT_LEASE: Duration = Duration::from_secs(90);
 
-/// An unused session asks the server for nothing more often.
+/// The least interval between two calls that only renew the lease.
 const MIN_RENEWAL: Duration = Duration::from_secs(5);
 
 /// What one of the other addresses of a server may take to answer.
@@ -49,6 +52,8 @@ pub(super) struct Sessions {
 /// The creation of sessions.
 struct Creation {
     owner: ClientOwner,
+    /// The client that has created the current session; `None` if it can create no others.
+    client: Option<ClientId>,
     /// When one failed while the session before it could still be used.
     failed_at: Option<Instant>,
 }
@@ -78,10 +83,10 @@ impl Sessions {
         let transport = try_out(&target, *first)?;
         let call =
             StateCall { transport: &transport, identity: &identity, deadline: caller.deadline };
-        let terms = SessionTerms::negotiate(&call, &owner)?;
+        let CreatedSession { terms, client } = SessionTerms::negotiate(&call, &owner)?;
         let others = &target.addresses[1..];
         let same = bound_addresses(&target, &terms, &identity, caller.deadline);
-        let same = others.iter().zip(same).filter(|(_, is_same)| *is_same);
+        let same = others.iter().zip(same).filter(|(_, binding)| *binding == Binding::Same);
         let addresses: Vec<SocketAddr> =
             [*first].into_iter().chain(same.map(|(address, _)| *address)).collect();
         let connections = target.connections.max(addresses.len());
@@ -94,7 +99,7 @@ impl Sessions {
             transport,
             identity,
             current: Mutex::new(Arc::clone(&session)),
-            creation: Mutex::new(Creation { owner, failed_at: None }),
+            creation: Mutex::new(Creation { owner, client: Some(client), failed_at: None }),
             is_stopped: AtomicBool::new(false),
         });
         sessions.begin(&session, caller.deadline)?;
@@ -121,13 +126,14 @@ impl Sessions {
         session.try_use_slot()
     }
 
-    /// Whether the session has ended, so that only a thread that may block gets another one.
+    /// Whether the session can carry no call any more. Only a thread that may block creates another.
     pub(super) fn has_ended(&self) -> bool {
-        self.current.lock().is_dead()
+        let session = Arc::clone(&self.current.lock());
+        session.is_to_be_replaced() && !session.has_free_slot()
     }
 
     /// Waits until a session can be used and has a free slot.
-    pub(super) fn wait_for_slot(&self, deadline: Instant) -> Result<(), NfsError> {
+    pub(super) fn wait_for_slot(self: &Arc<Self>, deadline: Instant) -> Result<(), NfsError> {
         let slot = self.use_slot(deadline)?;
         slot.give_back();
         Ok(())
@@ -135,7 +141,7 @@ impl Sessions {
 
     /// Makes a call in the session. `decode` gets what follows the result of the SEQUENCE.
     pub(super) fn call<T>(
-        &self,
+        self: &Arc<Self>,
         caller: Caller<'_>,
         operations: &Operations,
         max: usize,
@@ -184,7 +190,7 @@ impl Sessions {
     ///
     /// # Errors
     /// If none is in time, or no session can be created.
-    pub(super) fn use_slot(&self, deadline: Instant) -> Result<Arc<SlotUse>, NfsError> {
+    pub(super) fn use_slot(self: &Arc<Self>, deadline: Instant) -> Result<Arc<SlotUse>, NfsError> {
         loop {
             let session = self.usable_session(deadline)?;
             if let Some(slot) = session.use_slot(deadline) {
@@ -194,7 +200,7 @@ impl Sessions {
     }
 
     /// A session that can be used, or one with slots left if the server creates no other.
-    fn usable_session(&self, deadline: Instant) -> Result<Arc<Session>, NfsError> {
+    fn usable_session(self: &Arc<Self>, deadline: Instant) -> Result<Arc<Session>, NfsError> {
         let current = || Arc::clone(&self.current.lock());
         let session = current();
         if self.is_stopped.load(Ordering::Acquire) {
@@ -206,13 +212,20 @@ impl Sessions {
         if !session.is_to_be_replaced() {
             return Ok(session);
         }
-        let mut creation = self.creation.try_lock_until(deadline).ok_or(RpcError::Late)?;
+        // Nothing waits for another session while this one can carry calls.
+        let (creation, deadline) = match session.has_free_slot() {
+            true => (self.creation.try_lock(), deadline.min(Instant::now() + CREATION_LIMIT)),
+            false => (self.creation.try_lock_until(deadline), deadline),
+        };
+        let Some(mut creation) = creation else {
+            return if session.has_free_slot() { Ok(session) } else { Err(RpcError::Late.into()) };
+        };
         let session = current();
         let is_soon = creation.failed_at.is_some_and(|at| at.elapsed() < CREATION_INTERVAL);
         if !session.is_to_be_replaced() || is_soon && session.has_free_slot() {
             return Ok(session);
         }
-        match self.replace(&session, &mut creation.owner, deadline) {
+        match self.replace(&session, &mut creation, deadline) {
             Ok(another) => {
                 creation.failed_at = None;
                 *self.current.lock() = Arc::clone(&another);
@@ -228,31 +241,40 @@ impl Sessions {
     /// Creates a session in place of `before`, and begins it. A server that restarts once more in
     /// between is asked again.
     fn replace(
-        &self,
+        self: &Arc<Self>,
         before: &Session,
-        owner: &mut ClientOwner,
+        creation: &mut Creation,
         deadline: Instant,
     ) -> Result<Arc<Session>, NfsError> {
         let mut wait = FIRST_JUKEBOX_WAIT;
         loop {
-            let created = self
-                .create(before, owner, deadline)
-                .and_then(|session| self.begin_in(&session, deadline).map(|_| session));
-            match created {
+            let created = self.create(before, creation, deadline);
+            let begun =
+                created.and_then(|session| self.begin(&session, deadline).map(|()| session));
+            if begun.is_err() {
+                // The server may count one more session than this client knows.
+                creation.client = None;
+            }
+            match begun {
+                _ if self.is_stopped.load(Ordering::Acquire) => {
+                    return Err(RpcError::Stopped.into());
+                }
                 Err(NfsError::NoSession | NfsError::Status(_))
                     if Instant::now() + wait < deadline =>
                 {
                     std::thread::sleep(take_wait(&mut wait));
                 }
-                created => return created,
+                begun => return begun,
             }
         }
     }
 
+    /// Creates a session: of the same client, beside `before`, whose calls in flight go on; or of a
+    /// new client, if the server has ended `before` or creates no other.
     fn create(
         &self,
         before: &Session,
-        owner: &mut ClientOwner,
+        creation: &mut Creation,
         deadline: Instant,
     ) -> Result<Arc<Session>, NfsError> {
         // Calls on several connections could reach several servers, if they are not one any more.
@@ -262,31 +284,29 @@ impl Sessions {
         };
         let transport = alone.as_ref().unwrap_or(&self.transport);
         let call = StateCall { transport, identity: &self.identity, deadline };
-        let another = match before.is_dead() {
-            true => Err(NfsError::NoSession),
-            // Its calls in flight go on.
-            false => before.terms.create_another(&call),
+        let another = match &mut creation.client {
+            Some(client) if !before.is_dead() => before.terms.create_another(&call, client).ok(),
+            _ => None,
         };
         let terms = match another {
-            Ok(terms) => terms,
-            Err(_) => {
-                owner.verifier = random().to_be_bytes();
-                SessionTerms::negotiate(&call, owner)?
+            Some(terms) => terms,
+            None => {
+                creation.owner.verifier = random().to_be_bytes();
+                let created = SessionTerms::negotiate(&call, &creation.owner)?;
+                creation.client = Some(created.client);
+                created.terms
             }
         };
-        let is_one = bound_addresses(&self.target, &terms, &self.identity, deadline)
-            .into_iter()
-            .all(|is| is);
-        if !is_one {
+        if bound_addresses(&self.target, &terms, &self.identity, deadline).contains(&Binding::Other)
+        {
             tracing::debug!("the addresses of an NFSv4.1 server lead to several servers now");
-            self.stop();
-            return Err(RpcError::Stopped.into());
+            return Err(NfsError::NoSession);
         }
         tracing::debug!("a new session with an NFSv4.1 server");
         Ok(Session::new(terms, Arc::clone(&self.transport), Arc::clone(&self.identity)))
     }
 
-    /// Begins to use the first session, and to renew its lease.
+    /// Begins to use a session, and to renew its lease.
     fn begin(self: &Arc<Self>, session: &Arc<Session>, deadline: Instant) -> Result<(), NfsError> {
         let lease = self.begin_in(session, deadline)?;
         let sessions = Arc::downgrade(self);
@@ -355,13 +375,23 @@ fn try_out(target: &Target, address: SocketAddr) -> Result<Transport, NfsError> 
     Transport::start(target).map_err(resources)
 }
 
+/// The server that an address leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Binding {
+    /// That of the session.
+    Same,
+    Other,
+    /// It does not answer.
+    Unknown,
+}
+
 /// For each address of `target` but the first, whether it leads to the server of the session.
 fn bound_addresses(
     target: &Target,
     terms: &SessionTerms,
     identity: &Identity,
     deadline: Instant,
-) -> Vec<bool> {
+) -> Vec<Binding> {
     let now = Instant::now();
     // Most of the time is left for what the caller needs.
     let limit = BIND_LIMIT.min(deadline.saturating_duration_since(now) / 4);
@@ -375,7 +405,11 @@ fn bound_addresses(
         let is_bound = |(address, thread): (_, std::thread::ScopedJoinHandle<'_, _>)| {
             let bound = thread.join();
             tracing::debug!(?address, ?bound, "another address of a server");
-            matches!(bound, Ok(Ok(true)))
+            match bound {
+                Ok(Ok(true)) => Binding::Same,
+                Ok(Ok(false)) => Binding::Other,
+                Ok(Err(_)) | Err(_) => Binding::Unknown,
+            }
         };
         others.iter().zip(threads).map(is_bound).collect()
     })
