@@ -126,7 +126,7 @@ fn metric_names_follow_the_rules() {
         assert!(metric.help.len() < 120 && !metric.help.contains('|'), "{name}");
         let known = ["volume", "replica", "node", "state", "reason", "rule", "version", "mode"];
         for label in metric.labels() {
-            let more = ["mount_point", "provider", "locality", "result"];
+            let more = ["mount_point", "provider", "locality", "result", "connection"];
             let is_known = known.contains(&label) || more.contains(&label);
             assert!(is_known, "{name} has a label `{label}`: is the number of its values bounded?");
         }
