@@ -60,8 +60,9 @@ fn read_and_fetch_metrics() {
         value(&text, &format!("fanfs_replica_reads_total{{volume=\"v\",replica=\"{replica}\"}}"))
     };
     assert_eq!(of("r1").unwrap() + of("r2").unwrap(), 1.0);
-    // Every declared metric of such a volume is present.
-    for metric in METRICS.iter().filter(|metric| !metric.name.contains("affinity")) {
+    // Every declared metric of such a volume is present: it has no affinity rules and no exports.
+    let is_absent = |name: &str| name.contains("affinity") || name.starts_with("fanfs_nfs_");
+    for metric in METRICS.iter().filter(|metric| !is_absent(metric.name)) {
         assert!(text.contains(&format!("# TYPE {} ", metric.name)), "{}", metric.name);
     }
     let status = room.expect(&["status", "mnt", "--json"]).stdout;
