@@ -358,7 +358,7 @@ impl Backend for NfsBackend {
         })
     }
 
-    /// NFSv3 has no extended attributes.
+    /// The client asks for no extended attributes, which NFSv3 and NFSv4.1 do not have.
     fn get_xattr(&self, _object: &ObjectRef, _name: &OsStr) -> Result<Vec<u8>> {
         Err(Errno::OPNOTSUPP.into())
     }

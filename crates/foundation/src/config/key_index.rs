@@ -275,8 +275,8 @@ fn other_table_hint(name: &str, here: Option<&str>) -> Option<String> {
     Some(format!("did you mean `{name}` in {}?", table_header(table)))
 }
 
-/// The known word that `word` probably means: one of which it lacks at most the last two letters, or
-/// the one with the fewest typing errors, at most one per three letters.
+/// The known word that `word` probably means: one that begins with it and is at most two letters
+/// longer, or the one with the fewest typing errors, at most one per three letters.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let lower = word.to_lowercase();
     let distance = |known: &&str| strsim::damerau_levenshtein(&lower, known);

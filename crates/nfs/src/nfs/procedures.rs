@@ -13,6 +13,13 @@ pub(super) const MAX_LINK: usize = 4096;
 /// The longest name that a FUSE file system can have (`FUSE_NAME_MAX`).
 pub(super) const MAX_NAME: usize = 1024;
 
+/// The bytes of names, and of all, that one reply to a listing may have.
+pub(super) const LISTED_NAME_BYTES: u32 = 32 << 10;
+pub(super) const LISTING_BYTES: u32 = 256 << 10;
+
+/// The longest reply to a listing that is taken: servers count differently.
+pub(super) const MAX_LISTING_REPLY: usize = 1 << 20;
+
 /// On whose behalf, and until when, a call is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {

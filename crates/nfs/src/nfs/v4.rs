@@ -17,7 +17,7 @@ mod slots;
 use std::sync::Arc;
 
 use attributes::{LIMITS, MAX_NAME, OBJECT, USAGE, Values};
-use compound::{COMPOUND, Compound, NULL, Operation, Operations, begin_result, call_options};
+use compound::{Compound, NULL, Operation, Operations, begin_result, call_options};
 use session::{MAX_SMALL_REPLY, SequenceError};
 use sessions::Sessions;
 
@@ -141,8 +141,7 @@ impl Procedures for Version4 {
                 Ok(slot) => slot,
                 Err(error) => return done(Err(error.into())),
             };
-            let mut options = call_options(COMPOUND, caller.identity, caller.deadline);
-            options.receipt = Some(Arc::clone(&slot) as _);
+            let options = slot.call_options(caller);
             let sequence = slot.sequence();
             let operations = look_up_operations(dir, names[index]);
             let compound = Compound { sequence: Some(&sequence), operations: &operations };
@@ -227,12 +226,6 @@ impl Procedures for Version4 {
 
     fn submit_read(&self, caller: Caller<'_>, read: PieceToRead, is_unwanted: Option<IsUnwanted>) {
         read::submit(&self.sessions, caller, read, is_unwanted);
-    }
-}
-
-impl Drop for Version4 {
-    fn drop(&mut self) {
-        self.sessions.stop();
     }
 }
 

@@ -135,9 +135,9 @@ impl Worker {
                     self.serve(index, events, now);
                 }
             }
-            self.renew_lease_if_due(now);
             if self.next_look <= now {
                 self.next_look = now + TICK;
+                self.renew_lease_if_due(now);
                 (0..self.links.len()).for_each(|index| self.end_late_calls(index, now));
                 self.repeat_delayed_calls(now);
             }
@@ -155,8 +155,10 @@ impl Worker {
         if is_busy {
             self.shared.is_idle.store(false, Ordering::SeqCst);
         }
-        let until_lease = self.shared.lease_renewal_in(Instant::now());
-        let ready = self.poll(if is_busy { Some(TICK) } else { until_lease });
+        let ready = self.poll(match is_busy {
+            true => Some(TICK),
+            false => self.shared.lease_renewal_in(Instant::now()),
+        });
         self.shared.is_idle.store(false, Ordering::SeqCst);
         if !is_busy {
             // Nothing was waited for.

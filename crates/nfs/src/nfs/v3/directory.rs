@@ -9,17 +9,11 @@ use super::{Call, Version3};
 use crate::nfs::attributes::{Attributes, FileHandle};
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::procedures::{
-    Caller, DirEntry, ListedObject, MAX_NAME, Page, Position, is_listable, next_position,
+    Caller, DirEntry, LISTED_NAME_BYTES, LISTING_BYTES, ListedObject, MAX_LISTING_REPLY, MAX_NAME,
+    Page, Position, is_listable, next_position,
 };
 use crate::nfs::rpc::{Refusal, RpcError};
 use crate::nfs::xdr::{Decoder, Result};
-
-/// The bytes of names, and of all, that one reply may have.
-const NAME_BYTES: u32 = 32 << 10;
-const REPLY_BYTES: u32 = 256 << 10;
-
-/// The longest reply that is taken: servers count differently.
-const MAX_REPLY: usize = 1 << 20;
 
 impl Version3 {
     pub(super) fn list_page(
@@ -55,9 +49,9 @@ impl Version3 {
             dir: dir.to_xdr(),
             cookie: position.cookie,
             cookieverf: cookieverf3(position.verifier),
-            count: NAME_BYTES,
+            count: LISTED_NAME_BYTES,
         };
-        let call = Call { number: NFS_PROGRAM::NFSPROC3_READDIR, max_reply: MAX_REPLY };
+        let call = Call { number: NFS_PROGRAM::NFSPROC3_READDIR, max_reply: MAX_LISTING_REPLY };
         self.ask_with(caller, &call, &arguments, |bytes| decode_listing(bytes, position, false))
     }
 
@@ -71,10 +65,10 @@ impl Version3 {
             dir: dir.to_xdr(),
             cookie: position.cookie,
             cookieverf: cookieverf3(position.verifier),
-            dircount: NAME_BYTES,
-            maxcount: REPLY_BYTES,
+            dircount: LISTED_NAME_BYTES,
+            maxcount: LISTING_BYTES,
         };
-        let call = Call { number: NFS_PROGRAM::NFSPROC3_READDIRPLUS, max_reply: MAX_REPLY };
+        let call = Call { number: NFS_PROGRAM::NFSPROC3_READDIRPLUS, max_reply: MAX_LISTING_REPLY };
         self.ask_with(caller, &call, &arguments, |bytes| decode_listing(bytes, position, true))
     }
 }

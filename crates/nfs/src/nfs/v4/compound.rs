@@ -26,6 +26,9 @@ pub(super) const COMPOUND: u32 = 1;
 /// The length of a SEQUENCE, as it is sent.
 pub(super) const SEQUENCE_LEN: usize = 36;
 
+/// The length of a SEQUENCE's result after its status.
+pub(super) const SEQUENCE_RESULT: usize = 36;
+
 /// The stateid for reads without an open (section 8.2.3).
 const ANONYMOUS_STATEID: [u8; 16] = [0; 16];
 

@@ -6,16 +6,10 @@ use super::compound::{Operation, Operations, begin_result};
 use crate::nfs::attributes::FileHandle;
 use crate::nfs::error::NfsError;
 use crate::nfs::procedures::{
-    Caller, DirEntry, MAX_NAME, Page, Position, is_listable, next_position,
+    Caller, DirEntry, LISTED_NAME_BYTES, LISTING_BYTES, MAX_LISTING_REPLY, MAX_NAME, Page,
+    Position, is_listable, next_position,
 };
 use crate::nfs::xdr::{Decoder, Result};
-
-/// The bytes of names, and of all, that one reply may have.
-const NAME_BYTES: u32 = 32 << 10;
-const REPLY_BYTES: u32 = 256 << 10;
-
-/// The longest reply that is taken: servers count differently.
-const MAX_REPLY: usize = 1 << 20;
 
 impl Version4 {
     pub(super) fn list_page(
@@ -28,10 +22,10 @@ impl Version4 {
             .operation(Operation::ReadDir)
             .u64(position.cookie)
             .fixed(&position.verifier)
-            .u32(NAME_BYTES)
-            .u32(REPLY_BYTES.min(self.max_read()))
+            .u32(LISTED_NAME_BYTES)
+            .u32(LISTING_BYTES.min(self.max_read()))
             .bitmap(LISTED);
-        self.ask_with(caller, &operations, MAX_REPLY, |bytes| {
+        self.ask_with(caller, &operations, MAX_LISTING_REPLY, |bytes| {
             begin_result(bytes, Operation::PutHandle)?;
             begin_result(bytes, Operation::ReadDir)?;
             Ok(decode_page(bytes, position)?)

@@ -1,7 +1,7 @@
 //! Decodes replies as each operation does, for the checks of hostile bytes.
 
 use super::attributes::Values;
-use super::compound::{Operation, begin_result, begin_results};
+use super::compound::{Operation, SEQUENCE_RESULT, begin_result, begin_results};
 use super::session::SessionTerms;
 use super::{decode_found, directory, read};
 use crate::nfs::blocking::decode_results;
@@ -11,9 +11,6 @@ use crate::nfs::rpc::DataReply;
 use crate::nfs::xdr::Decoder;
 
 pub(in crate::nfs) use super::read::decode_data_head;
-
-/// The length of a SEQUENCE's result after its status.
-const SEQUENCE_RESULT: usize = 36;
 
 /// The results after that of the SEQUENCE, which may be any.
 fn decode<T>(

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::compound::{
-    COMPOUND, Compound, Operation, Operations, SEQUENCE_LEN, begin_result, call_options,
+    Compound, Operation, Operations, SEQUENCE_LEN, SEQUENCE_RESULT, begin_result,
 };
 use super::session::{SequenceError, SlotUse};
 use super::sessions::Sessions;
@@ -34,8 +34,7 @@ pub(super) fn submit(
     let operations = Operations::on(file).read(offset, count);
     let sequence = slot.sequence();
     let compound = Compound { sequence: Some(&sequence), operations: &operations };
-    let mut options = call_options(COMPOUND, caller.identity, caller.deadline);
-    options.receipt = Some(Arc::clone(&slot) as _);
+    let options = slot.call_options(caller);
     let call = ReadCall {
         sink,
         wanted,
@@ -158,7 +157,7 @@ pub(super) fn read_end(bytes: &mut Decoder<'_>, data: usize, wanted: usize) -> R
 /// Finds the length of the data. After a failure there is none.
 pub(in crate::nfs) fn decode_data_head(bytes: &[u8]) -> Result<DataHead> {
     /// The lengths of the results before that of the READ.
-    const BEFORE: [usize; 2] = [36, 0];
+    const BEFORE: [usize; 2] = [SEQUENCE_RESULT, 0];
     const NONE: DataHead = DataHead { data: 0 };
     let bytes = &mut Decoder::new(bytes);
     if decode_header(bytes)?.is_err() {

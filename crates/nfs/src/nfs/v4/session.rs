@@ -12,7 +12,8 @@ use super::compound::{
 use super::slots::{SlotEnd, SlotTable, TakenSlot};
 use crate::nfs::blocking::{decode_results, repeat_while_jukebox, wait_for_reply};
 use crate::nfs::error::{NfsError, Status};
-use crate::nfs::rpc::{Identity, Receipt, RpcError, Transport, decode_header};
+use crate::nfs::procedures::Caller;
+use crate::nfs::rpc::{CallOptions, Identity, Receipt, RpcError, Transport, decode_header};
 use crate::nfs::xdr::{DecodeError, Decoder};
 
 /// The longest call and the longest reply that are asked for: a read of 1 MiB, with its head.
@@ -378,6 +379,12 @@ impl SlotUse {
             bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
         }
         bytes
+    }
+
+    /// The options of the call. The slot learns of a late reply.
+    pub(super) fn call_options<'a>(self: &Arc<Self>, caller: Caller<'a>) -> CallOptions<'a> {
+        let options = call_options(COMPOUND, caller.identity, caller.deadline);
+        CallOptions { receipt: Some(Arc::clone(self) as _), ..options }
     }
 
     /// Takes the result of the SEQUENCE from a reply. The results of the other operations follow.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::attributes::{self, Values};
-use super::compound::{COMPOUND, Compound, Operation, Operations, begin_result, call_options};
+use super::compound::{Compound, Operation, Operations, begin_result};
 use super::session::{
     ClientId, ClientOwner, CreatedSession, MAX_SMALL_REPLY, SequenceError, Session, SessionTerms,
     SlotUse, StateCall,
@@ -168,8 +168,7 @@ impl Sessions {
         max: usize,
         decode: &impl Fn(&mut Decoder<'_>) -> Result<T, NfsError>,
     ) -> Result<T, SequenceError> {
-        let mut options = call_options(COMPOUND, caller.identity, caller.deadline);
-        options.receipt = Some(Arc::clone(slot) as _);
+        let options = slot.call_options(caller);
         let sequence = slot.sequence();
         let compound = Compound { sequence: Some(&sequence), operations };
         let mut wait = FIRST_JUKEBOX_WAIT;
@@ -349,8 +348,7 @@ impl Sessions {
     fn renew_lease(self: &Arc<Self>) {
         let Some(slot) = self.try_use_slot() else { return };
         let deadline = Instant::now() + MIN_RENEWAL;
-        let mut options = call_options(COMPOUND, &self.identity, deadline);
-        options.receipt = Some(Arc::clone(&slot) as _);
+        let options = slot.call_options(Caller { identity: &self.identity, deadline });
         let sequence = slot.sequence();
         let compound = Compound { sequence: Some(&sequence), operations: &Operations::default() };
         let done = move |reply: Result<Vec<u8>, RpcError>| {
