@@ -211,7 +211,7 @@ fn export(server: &NfsServer, directories: Duration) -> NfsBackend {
 #[test]
 fn an_export_conforms_and_changes_nothing() {
     let room = tree();
-    let server = NfsServer::new(&room.path().join("root"));
+    let server = NfsServer::new(&room.path().join("root"), None);
     for directories in [Duration::ZERO, Duration::from_secs(60)] {
         let backend = export(&server, directories);
         names(&backend, Errno::INVAL);
@@ -235,7 +235,7 @@ fn an_export_conforms_and_changes_nothing() {
 #[test]
 fn an_export_and_its_directory_show_the_same_objects() {
     let room = tree();
-    let server = NfsServer::new(&room.path().join("root"));
+    let server = NfsServer::new(&room.path().join("root"), None);
     let (export, directory) = (export(&server, Duration::from_secs(60)), directory(&room));
     for path in ["", "d", "d/f", "d/up", "sparse"] {
         let [one, other] = [&export as &dyn Backend, &directory].map(|backend| {
@@ -255,7 +255,7 @@ fn an_export_and_its_directory_show_the_same_objects() {
 fn a_kept_directory_is_the_one_that_the_caller_means() {
     let room = tree();
     let at = |path: &str| room.path().join("root").join(path);
-    let server = NfsServer::new(&room.path().join("root"));
+    let server = NfsServer::new(&room.path().join("root"), None);
     let backend = export(&server, Duration::from_secs(600));
     let known = |path: &str| {
         let attr = backend.stat(Path::new(path)).unwrap();

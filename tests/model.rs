@@ -2,7 +2,7 @@
 //!
 //! The model is the tree as it was created: what each name is, and what each file holds. The mount
 //! has three replicas, small segments and a small budget, so that boundaries, joins, readahead and
-//! eviction occur all the time.
+//! eviction occur all the time. The replicas are directories, or servers of NFSv4.1 and NFSv3.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,9 +13,11 @@ use std::sync::Arc;
 use fanfs::backend::{Backend, DirBackend};
 use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
-use fanfs::volume::ReplicaMap;
+use fanfs::volume::{ReplicaMap, ReplicaSet};
 use proptest::prelude::*;
+use tempfile::TempDir;
 
+use crate::export_server::{ExportServer, Versions};
 use crate::processes;
 
 /// The object that a name in the model refers to.
@@ -105,21 +107,34 @@ fn children(model: &Model, dir: &str) -> BTreeSet<String> {
     below.filter(|rest| !rest.contains('/')).map(str::to_owned).collect()
 }
 
-fn mount(room: &Path) -> Mount {
+/// The configuration of a volume of three replicas, each with its keys.
+fn configuration(replica_keys: impl Fn(usize) -> String) -> config::Config {
     let mut text =
         "[volume]\nname = \"model\"\nmode = \"shared\"\nchunk_size = \"1MiB\"\n".to_owned();
     for i in 0..3 {
-        text.push_str(&format!("[[replica]]\npath = \"/model/{i}\"\n"));
+        text.push_str(&format!("[[replica]]\n{}", replica_keys(i)));
     }
     text.push_str(
         "[read]\nsegment_size = \"64KiB\"\nreadahead_max = \"256KiB\"\ncache = \"direct\"\n",
     );
     text.push_str("[memory]\nbudget = \"1MiB\"\n");
-    let config = config::parse(&text, Path::new("model")).unwrap();
+    config::parse(&text, Path::new("model")).unwrap()
+}
+
+fn extra() -> MountOverrides {
+    MountOverrides { no_control: true, ..MountOverrides::default() }
+}
+
+fn mount_directories(room: &Path) -> Mount {
+    let config = configuration(|i| format!("path = \"/model/{i}\"\n"));
     let open = || Arc::new(DirBackend::open(&room.join("tree")).unwrap()) as Arc<dyn Backend>;
     let backends: ReplicaMap<_> = (0..3).map(|_| open()).collect();
-    let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
-    Mount::start_with_backends(config, backends, &room.join("mnt"), &extra).unwrap()
+    Mount::start_with_backends(config, backends, &room.join("mnt"), &extra()).unwrap()
+}
+
+fn mount_exports(room: &Path, servers: &[ExportServer]) -> Mount {
+    let config = configuration(|i| servers[i].replica_keys());
+    Mount::start_from_config(config, ReplicaSet::EMPTY, &room.join("mnt"), &extra()).unwrap()
 }
 
 struct Run<'a> {
@@ -225,28 +240,57 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+/// A tree to be built, and what happens in it.
+fn story() -> impl Strategy<Value = (Model, Vec<Operation>)> {
+    let seeds = proptest::collection::vec(any::<(u8, u8, u32)>(), 0..40);
+    (seeds.prop_map(|seeds| build(&seeds)), proptest::collection::vec(operation(), 0..120))
+}
+
+/// The room of a mount, with the tree.
+fn room(model: &Model) -> TempDir {
+    let room = tempfile::tempdir().unwrap();
+    fs::create_dir(room.path().join("tree")).unwrap();
+    fs::create_dir(room.path().join("mnt")).unwrap();
+    write(model, &room.path().join("tree"));
+    room
+}
+
+fn run(model: &Model, operations: &[Operation], room: &Path, mount: Mount) {
+    let mut run = Run { model, at: room.join("mnt"), handles: Vec::new() };
+    for operation in operations {
+        run.step(operation);
+        let gauges = mount.status().gauges;
+        assert!(gauges.buffer_memory <= gauges.buffer_budget);
+    }
+    drop(run);
+    processes::stop(mount).unwrap();
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    let config = ProptestConfig::default();
+    ProptestConfig { cases, max_shrink_iters: 200, failure_persistence: None, ..config }
+}
+
 proptest! {
     // Each case mounts once; together they take some ten seconds.
-    #![proptest_config(ProptestConfig { cases: 128, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(128))]
 
     #[test]
-    fn the_mount_matches_the_model(
-        seeds in proptest::collection::vec(any::<(u8, u8, u32)>(), 0..40),
-        operations in proptest::collection::vec(operation(), 0..120),
-    ) {
-        let room = tempfile::tempdir().unwrap();
-        fs::create_dir(room.path().join("tree")).unwrap();
-        fs::create_dir(room.path().join("mnt")).unwrap();
-        let model = build(&seeds);
-        write(&model, &room.path().join("tree"));
-        let mount = mount(room.path());
-        let mut run = Run { model: &model, at: room.path().join("mnt"), handles: Vec::new() };
-        for operation in &operations {
-            run.step(operation);
-            let gauges = mount.status().gauges;
-            prop_assert!(gauges.buffer_memory <= gauges.buffer_budget);
-        }
-        drop(run);
-        processes::stop(mount).unwrap();
+    fn the_mount_matches_the_model((model, operations) in story()) {
+        let room = room(&model);
+        run(&model, &operations, room.path(), mount_directories(room.path()));
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(32))]
+
+    #[test]
+    fn a_mount_of_exports_matches_the_model((model, operations) in story()) {
+        let room = room(&model);
+        let tree = room.path().join("tree");
+        let server = |i| ExportServer::new(Versions::Both, i, &tree, None);
+        let servers: Vec<_> = (0..3).map(server).collect();
+        run(&model, &operations, room.path(), mount_exports(room.path(), &servers));
     }
 }

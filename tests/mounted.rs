@@ -3,6 +3,8 @@
 //! Needs root, or fusermount3 and a readable /dev/fuse.
 
 mod check;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod export_server;
 mod fuse;
 mod loopback;
 #[allow(dead_code, reason = "the watch itself is for tests/nemesis.rs")]
@@ -11,7 +13,7 @@ mod mapped;
 mod model;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
-#[allow(dead_code, reason = "tests here need less than others")]
+#[allow(dead_code, unused_imports, reason = "tests here need less than others")]
 #[path = "../crates/nfs/tests/session/server.rs"]
 mod nfs4_server;
 #[allow(dead_code, reason = "tests here need less than others")]

@@ -3,6 +3,7 @@
 //!
 //!     cargo test --release --test nemesis -- --seed 7 --minutes 3
 //!     cargo test --release --test nemesis -- --seed 1 --seeds 20 --minutes 3
+//!     cargo test --release --test nemesis -- --exports --seed 1 --seeds 20 --minutes 3
 //!
 //! Without arguments it runs CI's seeds: one of second failures where that is possible, beside the
 //! others. The plan of a seed is printed first and is the same each time; the order in which
@@ -12,13 +13,22 @@
 mod census;
 #[path = "nemesis/content.rs"]
 mod content;
+mod export_server;
+#[path = "nemesis/exports.rs"]
+mod exports;
 #[path = "nemesis/judge.rs"]
 mod judge;
+mod loopback;
 #[allow(dead_code, reason = "what tests/mounted.rs and tests/program.rs alone ask of it")]
 mod machine;
 mod mapped;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
+#[allow(dead_code, unused_imports, reason = "tests here need less than others")]
+#[path = "../crates/nfs/tests/session/server.rs"]
+mod nfs4_server;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod nfs_server;
 #[allow(dead_code, reason = "tests/mounted.rs needs more")]
 mod processes;
 #[path = "nemesis/readers.rs"]
@@ -98,6 +108,9 @@ struct Arguments {
     /// trouble. Needs root and bindfs.
     #[arg(long, requires = "seed")]
     second: bool,
+    /// The replicas are exports of NFS servers, and the volume is only read.
+    #[arg(long, requires = "seed", conflicts_with = "second")]
+    exports: bool,
     /// Print the schedule and exit.
     #[arg(long)]
     dry: bool,
@@ -163,12 +176,13 @@ fn main() -> ExitCode {
     if !arguments.dry {
         let _limit = TimeLimit::for_round(first, Duration::ZERO);
         // State that the first mount of a process sets up for later ones is no leak.
-        let world = World::new(&Setup::of(0)).expect("a volume for the nemesis");
+        let setup = Setup::of(0, arguments.exports);
+        let world = World::new(&setup).expect("a volume for the nemesis");
         world.end().expect("it can be unmounted");
     }
     let mut resident = Vec::new();
     for (seed, length) in &rounds {
-        let setup = Setup::of(*seed);
+        let setup = Setup::of(*seed, arguments.exports);
         let schedule = Schedule::of(*seed, &setup.menu(*length));
         println!("seed {seed}: {setup:?}\n{schedule}");
         if arguments.dry {
@@ -324,7 +338,7 @@ fn play(
     let started = Instant::now();
     let judge = Judge::new(seed, schedule, setup.bound());
     let mut random = Random::new(seed);
-    let mut writer = (!setup.copies).then(|| Writer {
+    let mut writer = setup.is_writable().then(|| Writer {
         judge: &judge,
         root: mount_point.clone(),
         random: random.fork(),

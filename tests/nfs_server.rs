@@ -1,12 +1,12 @@
-//! An NFS server in this process that exports a directory, and misbehaves on request.
+//! An NFSv3 server in this process that exports a directory, and misbehaves on request.
 
-use std::collections::HashMap;
-use std::fs::{File, Metadata};
+#[path = "nfs_server/mirror.rs"]
+pub(crate) mod mirror;
+
+use std::fs::Metadata;
 use std::net::SocketAddr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use nfs3_server::nfs3_types::nfs3::{
     fattr3, filename3, ftype3, nfspath3, nfsstat3, nfstime3, specdata3,
@@ -20,70 +20,54 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::loopback::own_address;
+pub(crate) use mirror::BadReads;
+use mirror::{CallFault, CallKind, Habits, Mirror, MirrorEntry, Status};
 
 /// A server with an address of its own. It ends when this is dropped.
 pub(crate) struct NfsServer {
     root: PathBuf,
+    other: Option<PathBuf>,
     runtime: Option<Runtime>,
     address: SocketAddr,
     habits: watch::Sender<Habits>,
 }
 
-/// What a server does otherwise than it should.
-#[derive(Clone, Copy)]
-struct Habits {
-    is_hung: bool,
-    is_busy: bool,
-    max_read: usize,
-    reads: BadReads,
-}
-
-/// Reads that hang or fail, by the offset of their first byte.
-#[derive(Clone, Copy)]
-pub(crate) struct BadReads {
-    /// Those from here on hang.
-    pub(crate) hung_from: u64,
-    /// Of the others, those before it fail.
-    pub(crate) failing_before: u64,
-    /// Of the others, those from here on find the end of the file.
-    pub(crate) ending_from: u64,
-}
-
-impl BadReads {
-    /// All reads are good.
-    pub(crate) const NONE: Self =
-        Self { hung_from: u64::MAX, failing_before: 0, ending_from: u64::MAX };
-}
-
 impl NfsServer {
-    /// Exports `root` as `/`.
-    pub(crate) fn new(root: &Path) -> Self {
-        let good =
-            Habits { is_hung: false, is_busy: false, max_read: usize::MAX, reads: BadReads::NONE };
-        let (habits, _) = watch::channel(good);
-        let mut server =
-            Self { root: root.to_owned(), runtime: None, address: own_address(), habits };
+    /// Exports `root` as `/`, or `other` while it is turned.
+    pub(crate) fn new(root: &Path, other: Option<&Path>) -> Self {
+        let (habits, _) = watch::channel(Habits::GOOD);
+        let (root, other) = (root.to_owned(), other.map(Path::to_owned));
+        let mut server = Self { root, other, runtime: None, address: own_address(), habits };
         server.start();
         server
     }
 
-    fn start(&mut self) {
-        let runtime = Runtime::new().unwrap();
-        let root_ino = self.root.symlink_metadata().unwrap().ino();
-        let paths = Mutex::new(HashMap::from([(root_ino, self.root.clone())]));
-        let mirror = Mirror { root_ino, paths, habits: self.habits.subscribe() };
+    /// Starts it, if it was stopped. It does not know the handles that it gave before.
+    pub(crate) fn start(&mut self) {
+        if self.runtime.is_some() {
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
+        let mirror = Mirror::new(&self.root, self.other.as_deref(), self.habits.subscribe());
         let address = self.address.to_string();
-        let listener = runtime.block_on(NFSTcpListener::bind_ro(&address, mirror)).unwrap();
+        let listener = runtime.block_on(NFSTcpListener::bind_ro(&address, Front(mirror))).unwrap();
         runtime.spawn(async move { listener.handle_forever().await });
         self.runtime = Some(runtime);
     }
 
-    /// Ends the server and starts another one at its address, which does not know its handles.
+    /// Ends it; its connections are reset.
+    pub(crate) fn stop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(std::time::Duration::from_secs(30));
+            // The handles have the time of the start.
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Ends the server and starts another one at its address.
     pub(crate) fn restart(&mut self) {
-        let before = self.runtime.take().unwrap();
-        before.shutdown_timeout(std::time::Duration::from_secs(30));
-        // The handles have the time of the start.
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        self.stop();
         self.start();
     }
 
@@ -93,24 +77,31 @@ impl NfsServer {
         format!("address = \"nfs://{address}/\"\nmount_port = {port}\n")
     }
 
+    /// Changes its behaviour.
+    pub(crate) fn behave(&self, change: impl FnOnce(&mut Habits)) {
+        self.habits.send_modify(change);
+    }
+
     /// From now on, or no longer, the server takes calls and answers none of them.
     pub(crate) fn hang(&self, is_hung: bool) {
-        self.habits.send_modify(|habits| habits.is_hung = is_hung);
+        let fault = if is_hung { CallFault::Hang } else { CallFault::None };
+        self.behave(|habits| habits.set_all(fault));
     }
 
     /// From now on, or no longer, the server cannot read files yet.
     pub(crate) fn set_busy(&self, is_busy: bool) {
-        self.habits.send_modify(|habits| habits.is_busy = is_busy);
+        let fault = if is_busy { CallFault::Fail(mirror::JUKEBOX) } else { CallFault::None };
+        self.behave(|habits| habits.reads = fault);
     }
 
     /// From now on, reads behave so, also those that hang.
     pub(crate) fn set_bad_reads(&self, reads: BadReads) {
-        self.habits.send_modify(|habits| habits.reads = reads);
+        self.behave(|habits| habits.bad_reads = reads);
     }
 
     /// From now on, the server sends at most so many bytes for a read.
     pub(crate) fn limit_reads(&self, max_read: usize) {
-        self.habits.send_modify(|habits| habits.max_read = max_read);
+        self.behave(|habits| habits.max_read = max_read);
     }
 }
 
@@ -123,49 +114,21 @@ impl Drop for NfsServer {
     }
 }
 
-/// A directory. A handle is an inode number.
-struct Mirror {
-    root_ino: u64,
-    /// The last known path of each inode.
-    paths: Mutex<HashMap<u64, PathBuf>>,
-    habits: watch::Receiver<Habits>,
-}
-
 type Answer<T> = Result<T, nfsstat3>;
 
-fn status(error: &std::io::Error) -> nfsstat3 {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => nfsstat3::NFS3ERR_NOENT,
-        std::io::ErrorKind::NotADirectory => nfsstat3::NFS3ERR_NOTDIR,
-        std::io::ErrorKind::PermissionDenied => nfsstat3::NFS3ERR_ACCES,
-        _ => nfsstat3::NFS3ERR_IO,
-    }
-}
+/// A mirror, as NFSv3 shows it.
+struct Front(Mirror);
 
-impl Mirror {
-    async fn pass(&self) {
-        let mut habits = self.habits.clone();
-        habits
-            .wait_for(|habits| !habits.is_hung)
-            .await
-            .expect("the server opens it before it ends");
-    }
-
-    /// The path of an object, and its metadata.
-    fn find(&self, handle: FileHandleU64) -> Answer<(PathBuf, Metadata)> {
-        let path = self.paths.lock().unwrap().get(&handle.as_u64()).cloned();
-        let path = path.ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let found = path.symlink_metadata().map_err(|_| nfsstat3::NFS3ERR_STALE)?;
-        match found.ino() == handle.as_u64() {
-            true => Ok((path, found)),
-            false => Err(nfsstat3::NFS3ERR_STALE),
-        }
-    }
-
-    fn learn(&self, path: PathBuf) -> Answer<Metadata> {
-        let found = path.symlink_metadata().map_err(|error| status(&error))?;
-        self.paths.lock().unwrap().insert(found.ino(), path);
-        Ok(found)
+fn nfsstat(status: Status) -> nfsstat3 {
+    match status {
+        mirror::NOENT => nfsstat3::NFS3ERR_NOENT,
+        mirror::IO => nfsstat3::NFS3ERR_IO,
+        mirror::ACCES => nfsstat3::NFS3ERR_ACCES,
+        mirror::NOTDIR => nfsstat3::NFS3ERR_NOTDIR,
+        mirror::INVAL => nfsstat3::NFS3ERR_INVAL,
+        mirror::STALE => nfsstat3::NFS3ERR_STALE,
+        mirror::JUKEBOX => nfsstat3::NFS3ERR_JUKEBOX,
+        _ => nfsstat3::NFS3ERR_SERVERFAULT,
     }
 }
 
@@ -198,55 +161,27 @@ fn attributes(found: &Metadata) -> fattr3 {
     }
 }
 
-impl NfsReadFileSystem for Mirror {
+impl NfsReadFileSystem for Front {
     type Handle = FileHandleU64;
 
     fn root_dir(&self) -> FileHandleU64 {
-        self.root_ino.into()
+        self.0.root_ino().into()
     }
 
     async fn lookup(&self, dir: &FileHandleU64, name: &filename3<'_>) -> Answer<FileHandleU64> {
-        self.pass().await;
-        let (path, found) = self.find(*dir)?;
-        if !found.is_dir() {
-            return Err(nfsstat3::NFS3ERR_NOTDIR);
-        }
-        let name = std::ffi::OsStr::from_bytes(name.as_ref());
-        Ok(self.learn(path.join(name))?.ino().into())
+        self.0.pass(CallKind::LookUp).await.map_err(nfsstat)?;
+        let found = self.0.look_up(dir.as_u64(), name.as_ref()).map_err(nfsstat)?;
+        Ok(found.ino().into())
     }
 
     async fn getattr(&self, id: &FileHandleU64) -> Answer<fattr3> {
-        self.pass().await;
-        self.find(*id).map(|(_, found)| attributes(&found))
+        self.0.pass(CallKind::Other).await.map_err(nfsstat)?;
+        self.0.find(id.as_u64()).map(|(_, found)| attributes(&found)).map_err(nfsstat)
     }
 
     async fn read(&self, id: &FileHandleU64, offset: u64, count: u32) -> Answer<(Vec<u8>, bool)> {
-        let is_hung = |habits: &Habits| match habits.reads.hung_from {
-            u64::MAX => habits.is_hung,
-            from => offset >= from,
-        };
-        let mut changes = self.habits.clone();
-        let habits = *changes.wait_for(|habits| !is_hung(habits)).await.expect("as in `pass`");
-        match habits.reads {
-            _ if habits.is_busy => return Err(nfsstat3::NFS3ERR_JUKEBOX),
-            reads if offset < reads.failing_before => return Err(nfsstat3::NFS3ERR_IO),
-            reads if offset >= reads.ending_from => return Ok((Vec::new(), true)),
-            _ => {}
-        }
-        let (path, _) = self.find(*id)?;
-        let file = File::open(path).map_err(|error| status(&error))?;
-        let mut bytes = vec![0; habits.max_read.min(count as usize)];
-        let mut filled = 0;
-        loop {
-            let read = file.read_at(&mut bytes[filled..], offset + filled as u64);
-            match read.map_err(|error| status(&error))? {
-                0 => break,
-                n => filled += n,
-            }
-        }
-        bytes.truncate(filled);
-        let size = file.metadata().map_err(|error| status(&error))?.size();
-        Ok((bytes, offset + filled as u64 >= size))
+        self.0.pass_read(offset).await.map_err(nfsstat)?;
+        self.0.read(id.as_u64(), offset, count as usize).map_err(nfsstat)
     }
 
     async fn readdirplus(
@@ -254,38 +189,24 @@ impl NfsReadFileSystem for Mirror {
         dir: &FileHandleU64,
         cookie: u64,
     ) -> Answer<impl ReadDirPlusIterator<FileHandleU64>> {
-        self.pass().await;
-        let (path, found) = self.find(*dir)?;
-        if !found.is_dir() {
-            return Err(nfsstat3::NFS3ERR_NOTDIR);
-        }
-        let listed = std::fs::read_dir(path).map_err(|error| status(&error))?;
-        let mut entries: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
-        entries.sort();
-        let entry = |(index, path): (usize, PathBuf)| {
-            let name = path.file_name()?.to_owned().into_vec();
-            let found = self.learn(path).ok()?;
-            Some(DirEntryPlus {
-                fileid: found.ino(),
-                name: filename3(Opaque::owned(name)),
-                cookie: index as u64 + 1,
-                name_attributes: Some(attributes(&found)),
-                name_handle: Some(found.ino().into()),
-            })
+        self.0.pass(CallKind::Other).await.map_err(nfsstat)?;
+        let entries = self.0.list(dir.as_u64()).map_err(nfsstat)?;
+        let entry = |(index, MirrorEntry { name, found }): (usize, MirrorEntry)| DirEntryPlus {
+            fileid: found.ino(),
+            name: filename3(Opaque::owned(name)),
+            cookie: index as u64 + 1,
+            name_attributes: Some(attributes(&found)),
+            name_handle: Some(found.ino().into()),
         };
-        let all: Vec<_> = entries.into_iter().enumerate().filter_map(entry).collect();
-        let rest = all.into_iter().filter(move |entry| entry.cookie > cookie);
-        Ok(Listing(rest.collect::<Vec<_>>().into_iter()))
+        let all = entries.into_iter().enumerate().map(entry);
+        let rest: Vec<_> = all.filter(|entry| entry.cookie > cookie).collect();
+        Ok(Listing(rest.into_iter()))
     }
 
     async fn readlink(&self, id: &FileHandleU64) -> Answer<nfspath3<'_>> {
-        self.pass().await;
-        let (path, found) = self.find(*id)?;
-        if !found.is_symlink() {
-            return Err(nfsstat3::NFS3ERR_INVAL);
-        }
-        let target = std::fs::read_link(path).map_err(|error| status(&error))?;
-        Ok(nfspath3(Opaque::owned(target.into_os_string().into_vec())))
+        self.0.pass(CallKind::Other).await.map_err(nfsstat)?;
+        let target = self.0.read_link(id.as_u64()).map_err(nfsstat)?;
+        Ok(nfspath3(Opaque::owned(target)))
     }
 }
 

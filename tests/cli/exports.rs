@@ -26,7 +26,7 @@ impl Exports {
         }
         let data: Vec<u8> = (0..3_u64 << 20).flat_map(u64::to_le_bytes).collect();
         fs::write(root.join("d/large"), data).unwrap();
-        let servers = [(); 2].map(|()| NfsServer::new(&root));
+        let servers = [(); 2].map(|()| NfsServer::new(&root, None));
         let mut volume = "[volume]\nname = \"exports\"\nmode = \"shared\"\n".to_owned();
         for server in &servers {
             volume.push_str(&format!("[[replica]]\n{}", server.replica_keys()));

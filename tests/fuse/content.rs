@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
 use std::sync::Arc;
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
@@ -23,19 +23,18 @@ fn one_file(len: usize, setup: &Setup) -> (Rig, Vec<u8>) {
     (mount(room, setup), content)
 }
 
-fn both_caches(replicas: usize, copies: bool) -> [Setup; 2] {
-    ["cache = \"kernel\"", "cache = \"direct\""].map(|read| Setup {
-        replicas,
-        copies,
-        read,
-        ..Setup::default()
-    })
+/// Volumes with and without the kernel's cache, of directories and of exports.
+fn volumes(copies: bool) -> [Setup; 4] {
+    const KERNEL: &str = "cache = \"kernel\"";
+    const DIRECT: &str = "cache = \"direct\"";
+    [(KERNEL, false), (DIRECT, false), (KERNEL, true), (DIRECT, true)]
+        .map(|(read, exports)| Setup { copies, read, exports, ..Setup::default() })
 }
 
 #[test]
 fn sequential_reads_with_every_block_size_are_correct() {
     for copies in [false, true] {
-        for setup in both_caches(3, copies) {
+        for setup in volumes(copies) {
             let (rig, content) = one_file(9 * MIB + 4321, &setup);
             let mut rounds = 0;
             for block in [1000, 4096, 65_536, MIB, 3 * MIB + 1] {
@@ -62,7 +61,7 @@ fn sequential_reads_with_every_block_size_are_correct() {
 
 #[test]
 fn random_strided_and_backward_reads_are_correct() {
-    for setup in both_caches(3, false) {
+    for setup in volumes(false) {
         let (rig, content) = one_file(8 * MIB + 77, &setup);
         let file = File::open(rig.at("data")).unwrap();
         let check = |offset: usize, len: usize| {
@@ -90,15 +89,18 @@ fn random_strided_and_backward_reads_are_correct() {
 #[test]
 fn o_direct_reads_are_correct() {
     const O_DIRECT: i32 = 0o40_000;
-    let (rig, content) = one_file(5 * MIB + 100, &Setup::default());
-    let file = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(rig.at("data")).unwrap();
     let mut buf = vec![0; 2 * MIB + 4096];
     let start = buf.as_ptr().align_offset(4096);
     let aligned = &mut buf[start..start + 2 * MIB];
-    for offset in [0, 4096, MIB - 4096, 4 * MIB] {
-        let n = file.read_at(aligned, offset as u64).unwrap();
-        assert_eq!(n, aligned.len().min(content.len() - offset));
-        assert!(aligned[..n] == content[offset..offset + n]);
+    for exports in [false, true] {
+        let (rig, content) = one_file(5 * MIB + 100, &Setup { exports, ..Setup::default() });
+        let mut how = OpenOptions::new();
+        let file = how.read(true).custom_flags(O_DIRECT).open(rig.at("data")).unwrap();
+        for offset in [0, 4096, MIB - 4096, 4 * MIB] {
+            let n = file.read_at(aligned, offset as u64).unwrap();
+            assert_eq!(n, aligned.len().min(content.len() - offset));
+            assert!(aligned[..n] == content[offset..offset + n]);
+        }
     }
 }
 
@@ -107,7 +109,7 @@ fn mmap_reads_are_correct() {
     if !needs::program("python3") {
         return;
     }
-    for setup in both_caches(3, false) {
+    for setup in volumes(false) {
         let (rig, content) = one_file(6 * MIB + 9, &setup);
         for kind in [Mapping::Private, Mapping::Shared] {
             let mut mapper = Mapper::of(&rig.at("data"), kind).unwrap();
@@ -119,7 +121,7 @@ fn mmap_reads_are_correct() {
 
 #[test]
 fn sixty_four_readers_of_one_file_fetch_it_about_once() {
-    for setup in both_caches(3, false) {
+    for setup in volumes(false) {
         let (rig, content) = one_file(8 * MIB, &setup);
         let (rig, content) = (Arc::new(rig), Arc::new(content));
         let readers: Vec<_> = (0..64)
@@ -145,18 +147,20 @@ fn sixty_four_readers_of_one_file_fetch_it_about_once() {
 
 #[test]
 fn random_readers_fetch_only_requested_bytes() {
-    let setup = Setup { read: "cache = \"direct\"", ..Setup::default() };
-    let (rig, content) = one_file(32 * MIB, &setup);
-    let file = File::open(rig.at("data")).unwrap();
-    let mut random = Random(3);
-    let mut buf = [0; 4096];
-    for _ in 0..2000 {
-        let offset = random.below(content.len() as u64 / 4096) * 4096;
-        file.read_exact_at(&mut buf, offset).unwrap();
-        assert!(buf[..] == content[offset as usize..offset as usize + 4096]);
+    for exports in [false, true] {
+        let setup = Setup { read: "cache = \"direct\"", exports, ..Setup::default() };
+        let (rig, content) = one_file(32 * MIB, &setup);
+        let file = File::open(rig.at("data")).unwrap();
+        let mut random = Random(3);
+        let mut buf = [0; 4096];
+        for _ in 0..2000 {
+            let offset = random.below(content.len() as u64 / 4096) * 4096;
+            file.read_exact_at(&mut buf, offset).unwrap();
+            assert!(buf[..] == content[offset as usize..offset as usize + 4096]);
+        }
+        let delivered = rig.delivered();
+        assert!(delivered <= 2000 * 4096 * 105 / 100, "{delivered} bytes for {}", 2000 * 4096);
     }
-    let delivered = rig.delivered();
-    assert!(delivered <= 2000 * 4096 * 105 / 100, "{delivered} bytes for {}", 2000 * 4096);
 }
 
 #[test]
@@ -231,13 +235,19 @@ fn seek_data_and_hole_fail_outside_the_file() {
 
 #[test]
 fn tools_see_the_same_tree() {
-    let room = tree();
-    let dir = root(&room).join("a/b");
-    fs::create_dir_all(&dir).unwrap();
-    for i in 0..50 {
-        fs::write(dir.join(format!("f{i}")), bytes(i * 7919, i as u64)).unwrap();
+    for exports in [false, true] {
+        let room = tree();
+        let dir = root(&room).join("a/b");
+        fs::create_dir_all(&dir).unwrap();
+        for i in 0..50 {
+            fs::write(dir.join(format!("f{i}")), bytes(i * 7919, i as u64)).unwrap();
+        }
+        symlink("b/f3", root(&room).join("a/link")).unwrap();
+        expect_same_tree(&mount(room, &Setup { copies: true, exports, ..Setup::default() }));
     }
-    let rig = mount(room, &Setup { copies: true, ..Setup::default() });
+}
+
+fn expect_same_tree(rig: &Rig) {
     let diff =
         Command::new("diff").arg("-r").arg(rig.at("a")).arg(rig.source(0, "a")).output().unwrap();
     assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));

@@ -43,7 +43,7 @@ impl Rig {
         fs::create_dir_all(at.join("a/b")).unwrap();
         fs::write(at.join("a/b/small"), "small file").unwrap();
         symlink("b/small", at.join("a/link")).unwrap();
-        let servers: Vec<_> = (0..servers).map(|_| NfsServer::new(&at)).collect();
+        let servers: Vec<_> = (0..servers).map(|_| NfsServer::new(&at, None)).collect();
         let mut text = "[volume]\nname = 'test'\nmode = 'shared'\n".to_owned();
         for server in &servers {
             text += &format!("[[replica]]\n{}", server.replica_keys());

@@ -11,10 +11,11 @@ use fanfs::backend::{Backend, DirBackend, FaultInjector, FaultScript, RateLimite
 use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::status::Status;
-use fanfs::volume::{ReplicaId, ReplicaMap, splitmix64};
+use fanfs::volume::{ReplicaId, ReplicaMap, ReplicaSet, splitmix64};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::export_server::{ExportServer, Versions};
 use crate::machine::{LATE, Machine};
 use crate::processes::{self, Command};
 use crate::recorder::{Call, Hold, Record, Recorded, View};
@@ -44,6 +45,8 @@ pub(crate) struct Setup {
     pub(crate) write: bool,
     /// Plain directories, without faults and limits.
     pub(crate) plain: bool,
+    /// Servers of NFSv4.1 and NFSv3 that export the directories, without faults and limits.
+    pub(crate) exports: bool,
     /// Whether only this user may use the mount.
     pub(crate) own_only: bool,
 }
@@ -61,6 +64,7 @@ impl Default for Setup {
             rates: [0; 3],
             write: false,
             plain: false,
+            exports: false,
             own_only: false,
         }
     }
@@ -75,6 +79,8 @@ pub(crate) struct Rig {
     copies: bool,
     text: String,
     backends: ReplicaMap<Arc<dyn Backend>>,
+    /// Instead of `backends`.
+    servers: Vec<ExportServer>,
     extra: MountOverrides,
 }
 
@@ -98,7 +104,7 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
         format!("[volume]\nname = \"test\"\nmode = \"{mode}\"\nchunk_size = \"64MiB\"\n");
     text.push_str(if setup.write { "access = \"rw\"\n" } else { "" });
     text.push_str(setup.volume);
-    let (mut scripts, mut records) = (Vec::new(), Vec::new());
+    let (mut scripts, mut records, mut servers) = (Vec::new(), Vec::new(), Vec::new());
     let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
     for i in 0..setup.replicas {
         let dir =
@@ -108,6 +114,12 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
             assert!(copied.success());
         }
         let keys = setup.keys.get(i).copied().unwrap_or_default();
+        if setup.exports {
+            let server = ExportServer::new(Versions::Both, i, &dir, None);
+            text.push_str(&format!("[[replica]]\n{}{keys}\n", server.replica_keys()));
+            servers.push(server);
+            continue;
+        }
         text.push_str(&format!("[[replica]]\npath = \"/test/r{i}\"\n{keys}\n"));
         let script = Arc::new(FaultScript::default());
         let rate = setup.rates.get(i).copied().unwrap_or_default() << 20;
@@ -130,25 +142,28 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
         allow_other: !setup.own_only,
         ..MountOverrides::default()
     };
-    let mount = start(config, backends.clone(), room.path(), &extra);
-    Rig { mount: Some(mount), scripts, records, room, copies: setup.copies, text, backends, extra }
-}
-
-fn start(
-    config: config::Config,
-    backends: ReplicaMap<Arc<dyn Backend>>,
-    room: &Path,
-    extra: &MountOverrides,
-) -> Mount {
-    Mount::start_with_backends(config, backends, &room.join("mnt"), extra).unwrap()
+    let copies = setup.copies;
+    let mut rig =
+        Rig { mount: None, scripts, records, room, copies, text, backends, servers, extra };
+    rig.start(config);
+    rig
 }
 
 impl Rig {
+    fn start(&mut self, config: config::Config) {
+        let at = self.room.path().join("mnt");
+        let started = match self.servers.is_empty() {
+            true => Mount::start_with_backends(config, self.backends.clone(), &at, &self.extra),
+            false => Mount::start_from_config(config, ReplicaSet::EMPTY, &at, &self.extra),
+        };
+        self.mount = Some(started.unwrap());
+    }
+
     /// Unmounts and mounts the same trees again.
     pub(crate) fn again(mut self) -> Self {
         processes::stop(self.mount.take().unwrap()).unwrap();
         let config = config::parse(&self.text, Path::new("test")).unwrap();
-        self.mount = Some(start(config, self.backends.clone(), self.room.path(), &self.extra));
+        self.start(config);
         self
     }
 

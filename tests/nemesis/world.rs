@@ -17,13 +17,16 @@ use fanfs::backend::{
 use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::status::Status;
-use fanfs::volume::ReplicaMap;
+use fanfs::volume::{ReplicaMap, ReplicaSet};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tempfile::TempDir;
 
 use crate::content;
+use crate::export_server::{ExportServer, Versions};
+use crate::exports;
+use crate::readers::CREW;
 use crate::schedule::{Calls, Menu, Random, Trouble};
 use crate::second;
 
@@ -34,7 +37,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 pub(crate) const ATTEMPT: Duration = Duration::from_millis(500);
 
 /// The duration of a read while all is healthy: long enough to be in flight when a failure starts.
-const USUAL: Duration = Duration::from_millis(1);
+pub(crate) const USUAL: Duration = Duration::from_millis(1);
 
 /// The time within which a change ends.
 pub(crate) const WRITE_DEADLINE: Duration = Duration::from_secs(3);
@@ -45,23 +48,25 @@ pub(crate) struct Setup {
     pub(crate) replicas: usize,
     /// Independent copies, or one tree that is also written.
     pub(crate) copies: bool,
+    /// Exports of NFS servers, which fanfs reads without mounts; otherwise directories.
+    pub(crate) exports: Option<Versions>,
     pub(crate) cache: &'static str,
     pub(crate) splice: bool,
     pub(crate) threads: usize,
     pub(crate) segment: &'static str,
     pub(crate) budget: &'static str,
     pub(crate) blackouts: bool,
-    /// Whether replicas' mounts can be taken away, which needs root.
+    /// Whether replicas' mounts can be taken away, which needs root, or servers can end.
     pub(crate) unmounts: bool,
     /// The readers: this many of all, starting with this one.
     pub(crate) crew: (usize, usize),
 }
 
 impl Setup {
-    /// The setup of this seed.
-    pub(crate) fn of(seed: u64) -> Self {
+    /// The setup of this seed, with exports or directories.
+    pub(crate) fn of(seed: u64, has_exports: bool) -> Self {
         let mut random = Random::new(!seed);
-        Self {
+        let setup = Self {
             copies: seed.is_multiple_of(2),
             blackouts: seed % 4 >= 2,
             replicas: [3, 3, 3, 2, 4][random.below(5) as usize],
@@ -71,8 +76,22 @@ impl Setup {
             segment: ["128KiB", "256KiB", "1MiB"][random.below(3) as usize],
             budget: ["16MiB", "32MiB", "64MiB"][random.below(3) as usize],
             crew: ([1, 2, 4, 8, 8][random.below(5) as usize], random.below(8) as usize),
-            unmounts: rustix::process::geteuid().is_root(),
-        }
+            exports: None,
+            unmounts: has_exports || rustix::process::geteuid().is_root(),
+        };
+        let versions = Versions::ALL[random.below(3) as usize];
+        let setup = Self { exports: has_exports.then_some(versions), ..setup };
+        // Where nothing is written, one of them must read.
+        let crew = match setup.crew {
+            (1, first) if first + 1 == CREW.len() && !setup.is_writable() => (2, first),
+            crew => crew,
+        };
+        Self { crew, ..setup }
+    }
+
+    /// Whether the volume can be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        !self.copies && self.exports.is_none()
     }
 
     /// The failures that may occur in it.
@@ -94,10 +113,12 @@ impl Setup {
         ATTEMPT * self.replicas as u32 + Duration::from_millis(500)
     }
 
+    /// The configuration without the replicas.
     fn text(&self) -> String {
         let Self { cache, splice, threads, segment, budget, .. } = self;
-        let (mode, access) = if self.copies { ("copies", "ro") } else { ("shared", "rw") };
-        let mut text = format!(
+        let mode = if self.copies { "copies" } else { "shared" };
+        let access = if self.is_writable() { "rw" } else { "ro" };
+        format!(
             "[volume]\nname = \"nemesis\"\nmode = \"{mode}\"\naccess = \"{access}\"\n\
              [memory]\nbudget = \"{budget}\"\n\
              [fuse]\nsplice = {splice}\nattribute_ttl = \"100ms\"\n\
@@ -108,19 +129,14 @@ impl Setup {
             WRITE_DEADLINE.as_millis(),
             ATTEMPT.as_millis(),
             all = DEADLINE.as_millis(),
-        );
-        for i in 0..self.replicas {
-            text.push_str(&format!("[[replica]]\npath = \"/nemesis/r{i}\"\n"));
-        }
-        text
+        )
     }
 }
 
 /// The controls of one replica.
-struct Strings {
-    script: Arc<FaultScript>,
-    shows_diverged: Arc<AtomicBool>,
-    place: Option<Place>,
+enum Strings {
+    Directory { script: Arc<FaultScript>, shows_diverged: Arc<AtomicBool>, place: Option<Place> },
+    Export(ExportServer),
 }
 
 /// Where a replica's tree is mounted, over a diverged one, which appears when the mount is gone.
@@ -175,11 +191,19 @@ impl World {
         content::fill(&diverged, content::DIVERGED)?;
         let mut strings = Vec::new();
         let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
+        let mut text = setup.text();
         for i in 0..setup.replicas {
             let mut own = at(format!("tree{}", if setup.copies { i } else { 0 }));
             if !own.exists() {
                 content::fill(&own, content::USUAL)?;
             }
+            if let Some(versions) = setup.exports {
+                let server = ExportServer::new(versions, i, &own, Some(&diverged));
+                text.push_str(&format!("[[replica]]\n{}", server.replica_keys()));
+                strings.push(Strings::Export(server));
+                continue;
+            }
+            text.push_str(&format!("[[replica]]\npath = \"/nemesis/r{i}\"\n"));
             let mut place = None;
             if setup.unmounts {
                 let place = place.insert(Place::new(at(format!("r{i}")), own, &diverged)?);
@@ -190,15 +214,20 @@ impl World {
             let script = Arc::new(FaultScript::default());
             let turning = Turning { trees, shows_diverged: Arc::clone(&shows_diverged) };
             backends.push(Arc::new(FaultInjector::new(turning, Arc::clone(&script))));
-            strings.push(Strings { script, shows_diverged, place });
+            strings.push(Strings::Directory { script, shows_diverged, place });
         }
-        let config = config::parse(&setup.text(), Path::new("nemesis")).expect("a sound volume");
+        let config = config::parse(&text, Path::new("nemesis")).expect("a sound volume");
         let extra =
             MountOverrides { no_control: true, allow_other: true, ..MountOverrides::default() };
         let mount_point = room.path().join("mnt");
-        let backends = ReplicaMap::from_iter(backends);
-        let mount =
-            Mount::start_with_backends(config, backends, &mount_point, &extra).expect("a mount");
+        let started = match setup.exports {
+            Some(_) => Mount::start_from_config(config, ReplicaSet::EMPTY, &mount_point, &extra),
+            None => {
+                let backends = ReplicaMap::from_iter(backends);
+                Mount::start_with_backends(config, backends, &mount_point, &extra)
+            }
+        };
+        let mount = started.expect("a mount");
         // The connection's number is the minor number of the mount's device.
         let connection = rustix::fs::minor(fs::metadata(&mount_point)?.dev());
         MOUNTED.store(connection, Ordering::SeqCst);
@@ -215,7 +244,10 @@ impl World {
 
     /// Breaks a replica, or heals it.
     pub(crate) fn turn(&self, replica: usize, trouble: Option<Trouble>) {
-        let Strings { script, shows_diverged, place } = &self.strings[replica];
+        let (script, shows_diverged, place) = match &self.strings[replica] {
+            Strings::Directory { script, shows_diverged, place } => (script, shows_diverged, place),
+            Strings::Export(server) => return exports::turn(server, trouble),
+        };
         script.heal();
         shows_diverged.store(trouble == Some(Trouble::Diverged), Ordering::SeqCst);
         if let Some(place) = place {

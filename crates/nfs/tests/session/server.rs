@@ -1,10 +1,15 @@
 //! A small NFSv4.1 server. It panics, and so ends the connection, if the client breaks the rules of
-//! sessions; [`Server`] reports that when it is dropped.
+//! sessions; [`Server`] reports that when it is dropped. It exports a [`Tree`].
 
+mod tree;
+
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+
+pub(crate) use tree::{Attributes, Kind, Listed, Sample, Tree, pattern};
 
 /// Numbers of `nfsstat4`.
 pub(crate) mod status {
@@ -49,15 +54,11 @@ pub(crate) enum Fault {
     Hang,
 }
 
-/// The bytes of the file.
-pub(crate) fn pattern() -> Vec<u8> {
-    (0..100_000).map(|i: usize| (i * 31 + i / 509) as u8).collect()
-}
-
 /// A server, and what a test may do to it.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
+    tree: Arc<dyn Tree>,
 }
 
 #[derive(Default)]
@@ -65,6 +66,8 @@ struct State {
     slots: u32,
     sessions: HashMap<[u8; 16], Vec<SlotState>>,
     created: u32,
+    /// The clients by their numbers, which begin with [`FIRST_CLIENT`].
+    clients: Vec<KnownClient>,
     /// Faults to come, each for one call.
     faults: Vec<(Moment, Fault)>,
     connections: Vec<TcpStream>,
@@ -81,6 +84,21 @@ struct State {
     forgets_next: bool,
     /// Whether new connections are refused.
     is_down: bool,
+    /// Whether the server ends.
+    has_ended: bool,
+}
+
+/// The number of the first client.
+const FIRST_CLIENT: u64 = 77;
+
+/// What EXCHANGE_ID has told of a client.
+struct KnownClient {
+    /// Its verifier and its name.
+    owner: Vec<u8>,
+    /// The number of its next CREATE_SESSION.
+    next: u32,
+    /// The reply to the one before.
+    created: Output,
 }
 
 /// A slot: its last number, and the call that had it.
@@ -96,28 +114,37 @@ impl Server {
     }
 
     pub(crate) fn with_slots(slots: u32) -> Self {
-        Self::listen(Arc::new(Mutex::new(State { slots, ..State::default() })))
+        Self::exporting(Arc::new(Sample), slots)
+    }
+
+    pub(crate) fn exporting(tree: Arc<dyn Tree>, slots: u32) -> Self {
+        Self::listen(Arc::new(Mutex::new(State { slots, ..State::default() })), tree)
     }
 
     pub(crate) fn at_another_address(&self) -> Self {
-        Self::listen(Arc::clone(&self.state))
+        Self::listen(Arc::clone(&self.state), Arc::clone(&self.tree))
     }
 
-    fn listen(state: Arc<Mutex<State>>) -> Self {
+    fn listen(state: Arc<Mutex<State>>, tree: Arc<dyn Tree>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let own = Arc::clone(&state);
+        let own = (Arc::clone(&state), Arc::clone(&tree));
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                if own.lock().unwrap().is_down {
+                let (state, tree) = own.clone();
+                let mut now = state.lock().unwrap();
+                if now.has_ended {
+                    return;
+                }
+                if now.is_down {
                     continue;
                 }
-                own.lock().unwrap().connections.push(socket.try_clone().unwrap());
-                let state = Arc::clone(&own);
-                std::thread::spawn(move || serve(socket, &state));
+                now.connections.push(socket.try_clone().unwrap());
+                drop(now);
+                std::thread::spawn(move || serve(socket, &state, &tree));
             }
         });
-        Self { address, state }
+        Self { address, state, tree }
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
@@ -191,7 +218,15 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let violation = self.state.lock().map(|state| state.violation.clone());
+        let violation = self.state.lock().map(|mut state| {
+            state.has_ended = true;
+            state.violation.clone()
+        });
+        // The listening thread sees the end, and lets go of the address.
+        let _ = TcpStream::connect(self.address);
+        if self.state.lock().is_ok() {
+            self.close_connections();
+        }
         if !std::thread::panicking() {
             assert_eq!(violation.unwrap(), None, "the client breaks the rules of sessions");
         }
@@ -248,44 +283,53 @@ impl Output {
     }
 }
 
-/// An object: its number, its kind and its name.
-type Node = (u8, u32, &'static str);
+/// The root of the server's name space, above the export.
+const ROOT: u64 = u64::MAX;
 
-const ROOT: Node = (1, 2, "");
-const EXPORT: Node = (2, 2, "export");
-/// In the export.
-const NODES: [Node; 4] = [(3, 2, "dir"), (4, 1, "file"), (6, 1, "hidden"), (5, 5, "link")];
+/// A handle that leads to nothing.
+const NO_OBJECT: u64 = 0;
 
-fn node(number: u8) -> Node {
-    let all = [ROOT, EXPORT].into_iter().chain(NODES);
-    all.into_iter().find(|node| node.0 == number).expect("a handle of this server")
+fn handle(object: u64) -> [u8; 100] {
+    let mut bytes = [object as u8; 100];
+    bytes[..8].copy_from_slice(&object.to_be_bytes());
+    bytes
+}
+
+/// The object of a handle.
+fn object(handle: &[u8]) -> u64 {
+    handle.get(..8).map_or(NO_OBJECT, |bytes| u64::from_be_bytes(bytes.try_into().unwrap()))
 }
 
 /// The attributes of an object, as far as they are wanted.
-fn attributes(node: Node, wanted: [u32; 2]) -> Output {
+fn encode(found: &Attributes, wanted: [u32; 2]) -> Output {
     let mut given = [0u32; 2];
     let mut values = Output::default();
-    let number = u64::from(node.0);
     for bit in 0..64u32 {
         let (word, mask) = ((bit / 32) as usize, 1 << (bit % 32));
         if wanted[word] & mask == 0 {
             continue;
         }
         let before = values.0.len();
+        let time = |values: Output, (seconds, nanoseconds): (i64, u32)| {
+            values.u64(seconds as u64).words(&[nanoseconds])
+        };
         values = match bit {
-            1 => values.words(&[node.1]),
-            4 => values.u64(if node.0 == 4 { 100_000 } else { 4 }),
-            8 => values.u64(u64::from(node.0 > 1)).u64(9),
+            1 => values.words(&[found.kind as u32]),
+            4 => values.u64(found.size),
+            8 => values.u64(found.file_system).u64(9),
             10 => values.words(&[30]),
-            20 => values.u64(number),
+            20 => values.u64(found.number),
             27 => values.u64(u64::MAX),
             29 => values.words(&[255]),
             30 => values.u64(1 << 20),
-            33 => values.words(&[0o755]),
-            35 => values.words(&[3]),
-            36 | 37 => values.opaque(b"1000"),
+            33 => values.words(&[found.mode]),
+            35 => values.words(&[found.links]),
+            36 => values.opaque(found.owner.to_string().as_bytes()),
+            37 => values.opaque(found.group.to_string().as_bytes()),
             44 => values.u64(1 << 30),
-            47 | 52 | 53 => values.u64(7).words(&[8]),
+            47 => time(values, found.accessed),
+            52 => time(values, found.changed),
+            53 => time(values, found.modified),
             _ => values,
         };
         if values.0.len() > before {
@@ -296,22 +340,32 @@ fn attributes(node: Node, wanted: [u32; 2]) -> Output {
 }
 
 /// Answers the calls of one connection.
-fn serve(mut socket: TcpStream, state: &Mutex<State>) {
+fn serve(mut socket: TcpStream, state: &Arc<Mutex<State>>, tree: &Arc<dyn Tree>) {
+    let writer = Arc::new(Mutex::new(socket.try_clone().unwrap()));
     let mut mark = [0; 4];
     while socket.read_exact(&mut mark).is_ok() {
         let mut record = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
         if socket.read_exact(&mut record).is_err() {
             return;
         }
-        let reply = match answer(&record, state) {
+        if !tree.answers_at_once() {
+            let (state, tree) = (Arc::clone(state), Arc::clone(tree));
+            let writer = Arc::clone(&writer);
+            std::thread::spawn(move || {
+                if let Ok(reply) = answer(&record, &state, &*tree) {
+                    let _ = writer.lock().unwrap().write_all(&reply.record());
+                }
+            });
+            continue;
+        }
+        let reply = match answer(&record, state, &**tree) {
             Ok(reply) => reply,
             Err(Closing) => {
                 let _ = socket.shutdown(std::net::Shutdown::Both);
                 return;
             }
         };
-        let mark = 0x8000_0000 | reply.bytes.len() as u32;
-        let bytes = [&mark.to_be_bytes()[..], &reply.bytes].concat();
+        let bytes = reply.record();
         if reply.hangs {
             // Until the client closes it.
             let _ = std::io::copy(&mut socket, &mut std::io::sink());
@@ -339,9 +393,15 @@ impl Answer {
     fn now(bytes: Vec<u8>) -> Self {
         Self { bytes, is_late: false, hangs: false }
     }
+
+    /// The reply with its record mark.
+    fn record(&self) -> Vec<u8> {
+        let mark = 0x8000_0000 | self.bytes.len() as u32;
+        [&mark.to_be_bytes()[..], &self.bytes].concat()
+    }
 }
 
-fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
+fn answer(record: &[u8], state: &Mutex<State>, tree: &dyn Tree) -> Result<Answer, Closing> {
     let mut input = Input(record);
     let xid = input.u32();
     let [_call, _rpc, _program, version, procedure] = [(); 5].map(|()| input.u32());
@@ -358,9 +418,10 @@ fn answer(record: &[u8], state: &Mutex<State>) -> Result<Answer, Closing> {
     if procedure == 0 {
         return Ok(Answer::now(header.words(&[0]).0));
     }
-    let mut call = Compound::new(input, user);
+    let mut call = Compound::new(input, user, tree);
+    let delayed = call.pass();
     let mut state = state.lock().unwrap();
-    let fault = call.take_fault(&mut state);
+    let fault = delayed.err().map(Fault::Operation).or_else(|| call.take_fault(&mut state));
     match fault {
         Some(Fault::CloseBefore) => return Err(Closing),
         Some(Fault::OnlyVersion3) => {
@@ -385,16 +446,39 @@ struct Compound<'a> {
     input: Input<'a>,
     count: u32,
     user: u32,
+    tree: &'a dyn Tree,
     /// Whether it was executed before, and its reply was not kept.
     is_replay: bool,
 }
 
 impl<'a> Compound<'a> {
-    fn new(mut input: Input<'a>, user: u32) -> Self {
+    fn new(mut input: Input<'a>, user: u32, tree: &'a dyn Tree) -> Self {
         input.opaque();
         assert_eq!(input.u32(), 1, "the minor version");
         let count = input.u32();
-        Self { input, count, user, is_replay: false }
+        Self { input, count, user, tree, is_replay: false }
+    }
+
+    /// Waits as long as the tree wants.
+    fn pass(&self) -> Result<(), u32> {
+        let mut input = Input(self.input.0);
+        // Calls about sessions are answered at once, except for the renewal of the lease.
+        if input.u32() != 53 {
+            return Ok(());
+        }
+        input.fixed(32);
+        if self.count < 3 || input.u32() != 22 {
+            return self.tree.pass(Kind::Other);
+        }
+        input.opaque();
+        match input.u32() {
+            15 => self.tree.pass(Kind::LookUp),
+            25 => {
+                input.fixed(16);
+                self.tree.pass(Kind::Read { offset: input.u64() })
+            }
+            _ => self.tree.pass(Kind::Other),
+        }
     }
 
     /// The fault that waits for such a call.
@@ -425,7 +509,7 @@ impl<'a> Compound<'a> {
         let mut results = Output::default();
         let mut executed = 0;
         let mut last = 0;
-        let mut current = 0;
+        let mut current = NO_OBJECT;
         for index in 0..self.count {
             let number = self.input.u32();
             let fails = match fault {
@@ -493,10 +577,10 @@ impl<'a> Compound<'a> {
     fn operation(
         &mut self,
         number: u32,
-        current: &mut u8,
+        current: &mut u64,
         state: &mut State,
     ) -> Result<Output, u32> {
-        let input = &mut self.input;
+        let (input, tree) = (&mut self.input, self.tree);
         let output = Output::default();
         if matches!(number, 3 | 15 | 25 | 26 | 27) && !state.users.contains(&self.user) {
             state.users.push(self.user);
@@ -508,24 +592,27 @@ impl<'a> Compound<'a> {
             }
             9 => {
                 assert_eq!(input.u32(), 2);
-                attributes(node(*current), [input.u32(), input.u32()])
+                let found = match *current {
+                    ROOT => Attributes::ROOT,
+                    current => tree.attributes(current)?,
+                };
+                encode(&found, [input.u32(), input.u32()])
             }
-            10 => output.opaque(&[*current; 100]),
+            10 => output.opaque(&handle(*current)),
             15 => {
                 let name = input.opaque();
-                let found = match *current {
-                    1 => Some(EXPORT),
-                    _ => NODES.into_iter().find(|node| node.2.as_bytes() == name),
+                *current = match *current {
+                    ROOT => tree.export(),
+                    current => tree.look_up(current, name)?,
                 };
-                *current = found.ok_or(status::NOENT)?.0;
                 output
             }
             22 => {
-                *current = input.opaque()[0];
+                *current = object(input.opaque());
                 output
             }
             24 => {
-                *current = 1;
+                *current = ROOT;
                 output
             }
             25 => {
@@ -535,13 +622,12 @@ impl<'a> Compound<'a> {
                     }
                     stateid => assert!(stateid == [0; 16] || stateid == [0xff; 16]),
                 }
-                let (offset, count) = (input.u64() as usize, input.u32() as usize);
-                let data = pattern();
-                let end = (offset + count).min(data.len());
-                output.words(&[u32::from(end == data.len())]).opaque(&data[offset.min(end)..end])
+                let (offset, count) = (input.u64(), input.u32() as usize);
+                let (data, is_end) = tree.read(*current, offset, count)?;
+                output.words(&[u32::from(is_end)]).opaque(&data)
             }
-            26 => list(input, *current),
-            27 => output.opaque(b"file"),
+            26 => list(input, *current, tree)?,
+            27 => output.opaque(&tree.read_link(*current)?),
             41 => {
                 let id: [u8; 16] = input.fixed(16).try_into().unwrap();
                 input.fixed(8);
@@ -551,12 +637,17 @@ impl<'a> Compound<'a> {
                 }
             }
             42 => {
-                input.fixed(8);
-                input.opaque();
+                let owner = [input.fixed(8), input.opaque()].concat();
                 input.fixed(12);
+                let known = state.clients.iter().position(|client| client.owner == owner);
+                let index = known.unwrap_or_else(|| {
+                    let created = Output::default();
+                    state.clients.push(KnownClient { owner, next: 1, created });
+                    state.clients.len() - 1
+                });
                 output
-                    .u64(77)
-                    .words(&[state.created + 1, 0, 0])
+                    .u64(FIRST_CLIENT + index as u64)
+                    .words(&[state.clients[index].next, 0, 0])
                     .u64(0)
                     .opaque(b"m")
                     .opaque(b"s")
@@ -566,15 +657,31 @@ impl<'a> Compound<'a> {
                 if state.creates_none {
                     return Err(status::NOSPC);
                 }
-                assert_eq!((input.u64(), input.u32()), (77, state.created + 1));
-                state.created += 1;
-                let id = [state.created as u8; 16];
+                let (number, sequence) = (input.u64(), input.u32());
                 input.fixed(4 + 28 + 28 + 12);
+                let client = &mut state.clients[(number - FIRST_CLIENT) as usize];
+                match sequence.cmp(&client.next) {
+                    Ordering::Equal => client.next += 1,
+                    // The reply was lost.
+                    Ordering::Less if sequence + 1 == client.next => {
+                        return Ok(client.created.clone());
+                    }
+                    // A call that was sent again, after others.
+                    Ordering::Less => return Err(status::SEQ_MISORDERED),
+                    Ordering::Greater => {
+                        state.violation = Some("a CREATE_SESSION was left out".to_owned());
+                        return Err(status::SEQ_MISORDERED);
+                    }
+                }
+                state.created += 1;
+                let id = u128::from(state.created).to_be_bytes();
                 if !std::mem::take(&mut state.forgets_next) {
                     state.sessions.insert(id, vec![SlotState::default(); state.slots as usize]);
                 }
                 let channel = [0, 65_536, 1 << 20, 0, 16, state.slots, 0];
-                output.fixed(&id).words(&[1, 0]).words(&channel).words(&channel)
+                let created = output.fixed(&id).words(&[1, 0]).words(&channel).words(&channel);
+                state.clients[(number - FIRST_CLIENT) as usize].created = created.clone();
+                created
             }
             44 => {
                 let id: [u8; 16] = input.fixed(16).try_into().unwrap();
@@ -590,25 +697,27 @@ impl<'a> Compound<'a> {
     }
 }
 
-/// Two names in each part.
-fn list(input: &mut Input<'_>, current: u8) -> Output {
+/// A part of the names.
+fn list(input: &mut Input<'_>, dir: u64, tree: &dyn Tree) -> Result<Output, u32> {
     let cookie = input.u64() as usize;
     input.fixed(8 + 8);
     assert_eq!(input.u32(), 2);
     let wanted = [input.u32(), input.u32()];
-    let all: &[Node] = if current == 1 { &[EXPORT] } else { &NODES };
-    let all = if current == 3 { &[] } else { all };
+    let all = match dir {
+        ROOT => vec![Listed { name: b"export".to_vec(), found: tree.attributes(tree.export()) }],
+        dir => tree.list(dir)?,
+    };
     // The cookies 0 to 2 have another meaning.
     let from = cookie.saturating_sub(2);
-    let to = (from + 2).min(all.len());
+    let to = (from + tree.names_in_part()).min(all.len());
     let mut output = Output::default().fixed(&[5; 8]);
-    for (index, node) in all.iter().enumerate().take(to).skip(from) {
-        output = output.words(&[1]).u64(index as u64 + 3).opaque(node.2.as_bytes());
-        output = match node.2 {
-            // Of this one the server can tell only why it tells nothing else.
-            "hidden" => output.words(&[2, 1 << 11, 0]).opaque(&5u32.to_be_bytes()),
-            _ => output.fixed(&attributes(*node, wanted).0),
+    for (index, Listed { name, found }) in all.iter().enumerate().take(to).skip(from) {
+        output = output.words(&[1]).u64(index as u64 + 3).opaque(name);
+        output = match found {
+            Ok(found) => output.fixed(&encode(found, wanted).0),
+            // The server can tell only why it tells nothing else.
+            Err(status) => output.words(&[2, 1 << 11, 0]).opaque(&status.to_be_bytes()),
         };
     }
-    output.words(&[0, u32::from(to == all.len())])
+    Ok(output.words(&[0, u32::from(to == all.len())]))
 }
