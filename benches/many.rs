@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, DirBackend, EntryRef, EntryVisitor,
-    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, SubmitResult,
+    Attr, Backend, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor, FileMutation,
+    FileParts, Lock, LockRequest, ObjectRef, OwnedFileParts, Result, SeekTo, StatFs, SubmitResult,
     SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::config;
@@ -109,7 +109,7 @@ impl Backend for Server {
         false
     }
     fn flush_closes(&self) {}
-    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, _: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         None
     }
     fn open_to_write(&self, _: &Path, _: &WriteOpenOptions) -> Result<WritableFile> {
@@ -138,8 +138,8 @@ impl BackendFile for ServedFile {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    fn fds(&self) -> BorrowedFds<'_> {
-        BorrowedFds::default()
+    fn parts(&self) -> FileParts<'_> {
+        FileParts::default()
     }
     fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
         Err(read)

@@ -21,8 +21,8 @@ mod dir_backend;
 mod entry_ref;
 mod error;
 mod fault;
-mod fd_transfer;
 mod file_closer;
+mod file_parts;
 mod hung_path;
 mod inline_change;
 mod inline_permit;
@@ -63,8 +63,8 @@ pub use dir_backend::DirBackend;
 pub use entry_ref::EntryRef;
 pub use error::{BackendError, ErrorOrigin};
 pub use fault::{Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
-pub use fd_transfer::{BorrowedFds, OwnedFds};
 pub use file_closer::{DroppedFile, DroppedFiles, collect_closes};
+pub use file_parts::{ExportFileRecord, FileParts, OwnedFileParts};
 pub use hung_path::HungPath;
 pub use inline_change::{INTERRUPT_SIGNAL, InlineChange, Interruptions};
 pub use inline_permit::{InlinePermit, InlinePermits};
@@ -191,9 +191,9 @@ pub trait Backend: Send + Sync {
     /// caller needs them.
     fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>>;
 
-    /// Makes a file of this replica from descriptors that another process had open. Never calls the
-    /// replica. `None` if the file needs more than descriptors.
-    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>>;
+    /// Makes a file of this replica from the parts of one that another process had open. Never calls
+    /// the replica. `None` if the file needs more than these parts.
+    fn adopt(&self, parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>>;
 }
 
 impl dyn Backend + '_ {
@@ -247,9 +247,9 @@ pub trait BackendFile: Send + Sync {
     /// more than a descriptor.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The descriptors with which another process can adopt this file ([`Backend::adopt`]); empty
-    /// if that takes more than descriptors.
-    fn fds(&self) -> BorrowedFds<'_>;
+    /// The parts with which another process can adopt this file ([`Backend::adopt`]); empty if that
+    /// is impossible.
+    fn parts(&self) -> FileParts<'_>;
 
     /// Whether the file is not open yet because its first use opens it.
     fn is_deferred(&self) -> bool;
@@ -545,9 +545,9 @@ impl Replica {
         });
     }
 
-    /// Makes a file from another process's descriptors ([`Backend::adopt`]). Never calls the
+    /// Makes a file from the parts of another process's file ([`Backend::adopt`]). Never calls the
     /// replica.
-    pub fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    pub fn adopt(&self, parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         self.backend.adopt(parts)
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fanfs::backend::{
     Attr, Backend, BackendError, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor,
     FaultInjector, FaultScript, FileKind, Generation, InodeIdentity, LazyFile, NfsBackend,
-    NfsTimes, ObjectRef, OwnedFds, PoolLimits, RateLimited, Replica, Result, SeekTo, StatFs,
+    NfsTimes, ObjectRef, OwnedFileParts, PoolLimits, RateLimited, Replica, Result, SeekTo, StatFs,
     SyncMode, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::buffer::PipePool;
@@ -161,15 +161,18 @@ fn seeks(sparse: &dyn BackendFile) {
 
 /// The open file that a file sends to another process is the same file.
 fn adopts(backend: &dyn Backend, file: &dyn BackendFile) {
-    assert!(backend.adopt(OwnedFds::default()).is_none(), "there is nothing to adopt");
-    assert!(!file.fds().is_empty(), "a file that cannot be sent");
+    assert!(backend.adopt(OwnedFileParts::default()).is_none(), "there is nothing to adopt");
+    assert!(!file.parts().is_empty(), "a file that cannot be sent");
     let duplicate = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
-    let sent = file.fds();
-    let arrived =
-        OwnedFds { direct: sent.direct.map(duplicate), cached: sent.cached.map(duplicate) };
+    let sent = file.parts();
+    let arrived = OwnedFileParts {
+        direct: sent.direct.map(duplicate),
+        cached: sent.cached.map(duplicate),
+        export: None,
+    };
     let adopted = backend.adopt(arrived).expect("a file that came from another process");
     assert_eq!(adopted.attr().unwrap(), file.attr().unwrap());
-    assert!(!adopted.fds().is_empty(), "a file that cannot be sent once more");
+    assert!(!adopted.parts().is_empty(), "a file that cannot be sent once more");
     assert_eq!(adopted.is_deferred(), file.is_deferred());
     reads(&*adopted);
 }
@@ -222,7 +225,18 @@ fn an_export_conforms_and_changes_nothing() {
         let unlink = TreeMutation::Unlink { at: EntryRef::unchecked("d/f") };
         assert_eq!(refused(backend.mutate(&unlink)), Errno::ROFS);
         let file = opened(&backend);
-        assert!(file.fds().is_empty() && backend.adopt(OwnedFds::default()).is_none());
+        assert!(backend.adopt(OwnedFileParts::default()).is_none());
+        // Another process reads the file by its handle.
+        let export = file.parts().export;
+        let other = self::export(&server, directories);
+        let adopted = other.adopt(OwnedFileParts { export, direct: None, cached: None }).unwrap();
+        assert_eq!(adopted.attr(), file.attr());
+        let blocks = [&file, &adopted].map(|file| {
+            let mut block = vec![0; 4096];
+            file.read_at(8192, &mut block).unwrap();
+            block
+        });
+        assert!(blocks[0] == blocks[1]);
         // NFSv3 shows no holes.
         let (sparse, _) = backend.open(Path::new("sparse")).unwrap();
         assert_eq!(sparse.seek(0, SeekTo::Data).unwrap(), 0);
@@ -381,7 +395,7 @@ fn a_lazily_opened_file_conforms() {
         LazyFile::new(Arc::clone(&backend), Some(path.into()), known, true, SyncMode::No)
     };
     let file = lazy("d/f");
-    assert!(file.is_deferred() && file.fds().is_empty());
+    assert!(file.is_deferred() && file.parts().is_empty());
     reads(&file);
     assert!(!file.is_deferred());
     adopts(&*backend, &file);
@@ -462,7 +476,7 @@ impl Backend for OutOfService {
     fn mutate(&self, _: &TreeMutation) -> Result<Option<Attr>> {
         Err(NO_ANSWER)
     }
-    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, _: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         None
     }
 }

@@ -1,5 +1,6 @@
 //! A mount that outlives its daemon: handover, keeper, recovery.
 
+mod exports;
 mod journal;
 mod kept;
 mod load;

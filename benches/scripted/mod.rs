@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileKind,
-    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, SubmitResult,
+    Attr, Backend, BackendFile, CreateOptions, EntryRef, EntryVisitor, FileKind, FileMutation,
+    FileParts, Lock, LockRequest, ObjectRef, OwnedFileParts, Result, SeekTo, StatFs, SubmitResult,
     SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::volume::FileId;
@@ -102,7 +102,7 @@ impl Backend for Memory {
         false
     }
     fn flush_closes(&self) {}
-    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, _: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         None
     }
     fn open_to_write(&self, path: &Path, _: &WriteOpenOptions) -> Result<WritableFile> {
@@ -134,8 +134,8 @@ impl BackendFile for MemoryFile {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    fn fds(&self) -> BorrowedFds<'_> {
-        BorrowedFds::default()
+    fn parts(&self) -> FileParts<'_> {
+        FileParts::default()
     }
     fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
         Err(read)

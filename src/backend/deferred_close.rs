@@ -9,8 +9,8 @@ use super::decorator::{CallTarget, forward_calls};
 use super::file_closer::FileCloser;
 use super::pool::{enter_call, report_progress};
 use super::{
-    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
-    Lock, LockRequest, ObjectRef, OwnedFds, Pool, Result, SeekTo, StatFs, SubmitResult,
+    Attr, Backend, BackendFile, CreateOptions, EntryRef, EntryVisitor, FileMutation, FileParts,
+    Lock, LockRequest, ObjectRef, OwnedFileParts, Pool, Result, SeekTo, StatFs, SubmitResult,
     SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 
@@ -96,7 +96,7 @@ impl Backend for DeferredClose {
         self.inner.mutate(change)
     }
 
-    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         Some(self.file(PathBuf::new(), self.inner.adopt(parts)?))
     }
 }
@@ -125,8 +125,8 @@ impl BackendFile for DeferredCloseFile {
         self.inner().attr()
     }
 
-    fn fds(&self) -> BorrowedFds<'_> {
-        self.inner().fds()
+    fn parts(&self) -> FileParts<'_> {
+        self.inner().parts()
     }
 
     fn is_deferred(&self) -> bool {

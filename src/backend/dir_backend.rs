@@ -30,9 +30,9 @@ use rustix::io::{Errno, pread};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor,
-    ErrorOrigin, FileKind, FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo,
-    StatFs, SubmitResult, SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
+    Attr, Backend, BackendError, BackendFile, CreateOptions, EntryRef, EntryVisitor, ErrorOrigin,
+    FileKind, FileMutation, FileParts, Lock, LockRequest, ObjectRef, OwnedFileParts, Result,
+    SeekTo, StatFs, SubmitResult, SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
     report_progress,
 };
 use crate::capabilities::{self, Capabilities};
@@ -363,7 +363,7 @@ impl Backend for DirBackend {
     /// Its files are closed where they are dropped.
     fn flush_closes(&self) {}
 
-    fn adopt(&self, mut parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, mut parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         if parts.is_empty() {
             return None;
         }
@@ -444,9 +444,9 @@ impl BackendFile for DirFile {
         Some(self.any_fd())
     }
 
-    fn fds(&self) -> BorrowedFds<'_> {
+    fn parts(&self) -> FileParts<'_> {
         let [direct, cached] = [&self.direct, &self.cached].map(|fd| fd.as_ref().map(AsFd::as_fd));
-        BorrowedFds { direct, cached }
+        FileParts { direct, cached, export: None }
     }
 
     fn is_deferred(&self) -> bool {

@@ -14,9 +14,9 @@ use rustix::io::Errno;
 
 use super::decorator::{CallTarget, forward_calls};
 use super::{
-    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
-    Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, SubmitResult, SubmittedRead,
-    TreeMutation, WritableFile, WriteOpenOptions,
+    Attr, Backend, BackendFile, CreateOptions, EntryRef, EntryVisitor, FileMutation, FileParts,
+    Lock, LockRequest, ObjectRef, OwnedFileParts, Result, SeekTo, StatFs, SubmitResult,
+    SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use crate::volume::ByteRange;
 
@@ -260,7 +260,7 @@ impl<B: Backend> Backend for FaultInjector<B> {
         self.inner.mutate(change)
     }
 
-    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         Some(self.file(None, self.inner.adopt(parts)?))
     }
 }
@@ -318,8 +318,8 @@ impl BackendFile for FaultInjectorFile {
         None
     }
 
-    fn fds(&self) -> BorrowedFds<'_> {
-        self.inner.fds()
+    fn parts(&self) -> FileParts<'_> {
+        self.inner.parts()
     }
 
     fn is_deferred(&self) -> bool {

@@ -311,7 +311,7 @@ mod tests {
     use std::sync::mpsc;
     use std::thread::ThreadId;
 
-    use super::super::{OwnedFds, PoolLimits};
+    use super::super::{OwnedFileParts, PoolLimits};
     use super::*;
 
     const SOON: Duration = Duration::from_secs(60);
@@ -414,7 +414,7 @@ mod tests {
         // Take all job slots, as if no thread could be started.
         let none = (0..MAX_JOBS).map(|number| (u64::MAX - number as u64, Instant::now()));
         DEDICATED_CLOSER.state.lock().jobs.extend(none);
-        drop(OwnedFds { direct: Some(writer), cached: None });
+        drop(OwnedFileParts { direct: Some(writer), cached: None, export: None });
         let flags = rustix::event::PollFlags::IN;
         let mut end = [rustix::event::PollFd::new(&reader, flags)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, BorrowedFds, FileMutation, InodeIdentity, Lock,
+    Attr, Backend, BackendError, BackendFile, FileMutation, FileParts, InodeIdentity, Lock,
     LockRequest, OpenAccess, Result, SeekTo, SubmitResult, SubmittedRead, SyncMode,
     WriteOpenOptions,
 };
@@ -58,8 +58,8 @@ impl LazyFile {
 }
 
 impl BackendFile for LazyFile {
-    fn fds(&self) -> BorrowedFds<'_> {
-        self.file.get().map(|file| file.fds()).unwrap_or_default()
+    fn parts(&self) -> FileParts<'_> {
+        self.file.get().map(|file| file.parts()).unwrap_or_default()
     }
 
     fn is_deferred(&self) -> bool {

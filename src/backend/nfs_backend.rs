@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use super::{
     Attr, Backend, BackendError, BackendFile, CreateOptions, DirEntry, EntryRef, EntryVisitor,
-    ErrorOrigin, FileKind, ObjectRef, OwnedFds, Result, StatFs, TreeMutation, WritableFile,
+    ErrorOrigin, FileKind, ObjectRef, OwnedFileParts, Result, StatFs, TreeMutation, WritableFile,
     WriteOpenOptions, credentials, report_progress,
 };
 use crate::nfs::{
@@ -430,8 +430,9 @@ impl Backend for NfsBackend {
         Err(Errno::ROFS.into())
     }
 
-    /// A file is a handle and connections, not a descriptor.
-    fn adopt(&self, _parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
-        None
+    /// The file can be read once the export is in service with the same root.
+    fn adopt(&self, parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
+        let file = OpenHandle::from_record(Arc::clone(&self.slot), parts.export.as_ref()?)?;
+        Some(Arc::new(NfsFile(Arc::new(file))))
     }
 }

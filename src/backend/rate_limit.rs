@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 
 use super::decorator::{CallTarget, forward_calls};
 use super::{
-    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
-    Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, SubmitResult, SubmittedRead,
-    TreeMutation, WritableFile, WriteOpenOptions,
+    Attr, Backend, BackendFile, CreateOptions, EntryRef, EntryVisitor, FileMutation, FileParts,
+    Lock, LockRequest, ObjectRef, OwnedFileParts, Result, SeekTo, StatFs, SubmitResult,
+    SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 
 /// The decorator. The rate may change during calls.
@@ -109,7 +109,7 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.mutate(change)
     }
 
-    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         Some(self.file(self.inner.adopt(parts)?))
     }
 }
@@ -124,8 +124,8 @@ impl BackendFile for RateLimitedFile {
         self.inner.attr()
     }
 
-    fn fds(&self) -> BorrowedFds<'_> {
-        self.inner.fds()
+    fn parts(&self) -> FileParts<'_> {
+        self.inner.parts()
     }
 
     /// `None`: the kernel's own reads would bypass the limit.

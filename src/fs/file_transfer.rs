@@ -1,12 +1,12 @@
 //! The open files that one daemon sends to the next, beside the records.
 //!
 //! A successor cannot open a file without a name, and a replica drops a lock when its descriptor is
-//! closed. So a daemon that hands over sends its descriptors along ([`FilesToSend`]), and records
-//! name them by their index. A daemon that was killed sends nothing.
+//! closed. So a daemon that hands over sends its descriptors and handles along ([`FilesToSend`]),
+//! and records name them by their index. A daemon that was killed sends nothing.
 
 use std::sync::Arc;
 
-use crate::backend::{BackendFile, OwnedFds};
+use crate::backend::{BackendFile, OwnedFileParts};
 use crate::replicas::Replicas;
 use crate::volume::ReplicaId;
 
@@ -19,7 +19,7 @@ pub(super) struct FilesToSend {
 /// The files that came with a snapshot, and the replicas that they belong to.
 pub(super) struct ReceivedFiles<'a> {
     replicas: &'a Replicas,
-    files: Vec<OwnedFds>,
+    files: Vec<OwnedFileParts>,
     /// Maps replica ids of the predecessor to this daemon's.
     map: &'a dyn Fn(u16) -> Option<ReplicaId>,
     /// Whether the predecessor was killed.
@@ -68,9 +68,9 @@ impl FilesToSend {
         self.files.is_some()
     }
 
-    /// Adds a file; returns its index, or `None` if the file has no descriptor or none is sent.
+    /// Adds a file; returns its index, or `None` if the file has no parts or none are sent.
     pub(super) fn add(&mut self, file: &Arc<dyn BackendFile>) -> Option<u32> {
-        let files = self.files.as_mut().filter(|_| !file.fds().is_empty())?;
+        let files = self.files.as_mut().filter(|_| !file.parts().is_empty())?;
         files.push(Arc::clone(file));
         Some((files.len() - 1) as u32)
     }
@@ -84,7 +84,7 @@ impl<'a> ReceivedFiles<'a> {
     /// `files` of a predecessor whose replicas `map` finds among `replicas`.
     pub(super) fn new(
         replicas: &'a Replicas,
-        files: Vec<OwnedFds>,
+        files: Vec<OwnedFileParts>,
         map: &'a dyn Fn(u16) -> Option<ReplicaId>,
         is_predecessor_killed: bool,
     ) -> Self {
@@ -102,10 +102,10 @@ impl<'a> ReceivedFiles<'a> {
         replica: ReplicaId,
         place: Option<u32>,
     ) -> Option<Arc<dyn BackendFile>> {
-        let fds = std::mem::take(self.files.get_mut(place? as usize)?);
-        if fds.is_empty() {
+        let parts = std::mem::take(self.files.get_mut(place? as usize)?);
+        if parts.is_empty() {
             return None;
         }
-        self.replicas[replica].adopt(fds)
+        self.replicas[replica].adopt(parts)
     }
 }

@@ -18,7 +18,7 @@ use super::handles::HandlesRestore;
 use super::inodes::Inodes;
 use super::records::{FsSnapshot, HandleRecord};
 use super::{Fs, Ino};
-use crate::backend::{BackendFile, OwnedFds};
+use crate::backend::{BackendFile, OwnedFileParts};
 use crate::volume::ReplicaId;
 
 impl Fs {
@@ -95,7 +95,7 @@ impl Fs {
     pub fn restore(
         &self,
         mut snapshot: FsSnapshot,
-        files: Vec<OwnedFds>,
+        files: Vec<OwnedFileParts>,
         map: &dyn Fn(u16) -> Option<ReplicaId>,
     ) -> Result<(), SnapshotError> {
         let write_replica = self.tables.policy.write.map(|write| write.replica);

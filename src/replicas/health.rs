@@ -37,7 +37,8 @@ const PROBING_TIMEOUT: Duration = Duration::from_secs(10);
 pub const MIN_EJECTION: Duration = Duration::from_secs(1);
 
 /// The longest ejection, and so the longest time until a recovered replica is noticed. One that
-/// hung is noticed at once, when its calls return.
+/// hung is noticed at once, when its calls return. While no replica is healthy, the time is
+/// [`MIN_EJECTION`].
 pub const MAX_EJECTION: Duration = Duration::from_secs(10);
 
 /// An ejection within this many times the present backoff after the last readmission counts as a
@@ -132,6 +133,8 @@ pub struct Health {
     last_trouble: Instant,
     /// The earliest time of the next mount check; for an ejected or absent replica.
     next_check: Instant,
+    /// When the time until then began.
+    backed_off_at: Instant,
     /// Whether a mount check is in progress.
     is_check_pending: bool,
     backoff: Duration,
@@ -180,6 +183,7 @@ impl Health {
             strikes: 0,
             last_trouble: now,
             next_check: now,
+            backed_off_at: now,
             is_check_pending: false,
             backoff: MIN_EJECTION,
             ejected_at: None,
@@ -363,6 +367,11 @@ impl Health {
         }
     }
 
+    /// The others are in doubt: this one is needed as soon as it works again.
+    pub fn expedite_mount_check(&mut self) {
+        self.next_check = self.next_check.min(self.backed_off_at + MIN_EJECTION);
+    }
+
     fn start_ejection(&mut self, change: HealthTransition, now: Instant) {
         let is_soon = |at: Instant| {
             now.saturating_duration_since(at) < self.backoff.saturating_mul(RELAPSE_FACTOR)
@@ -380,6 +389,7 @@ impl Health {
     }
 
     fn back_off(&mut self, now: Instant) {
+        self.backed_off_at = now;
         self.next_check = now + self.backoff;
         self.backoff = (self.backoff * 2).min(MAX_EJECTION);
     }

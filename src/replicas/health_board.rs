@@ -185,7 +185,12 @@ impl HealthBoard {
     /// Replicas that need a mount check now. Each is returned once until its result is reported.
     pub fn due_mount_checks(&mut self, now: Instant) -> ReplicaSet {
         let mut wanted = ReplicaSet::EMPTY;
+        let is_any_healthy =
+            self.health.iter().any(|(_, health)| health.state() == HealthState::Healthy);
         for (id, health) in self.health.iter_mut() {
+            if !is_any_healthy {
+                health.expedite_mount_check();
+            }
             if health.take_due_mount_check(now) {
                 wanted = wanted.with(id);
             }
@@ -480,6 +485,7 @@ impl HealthBoard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replicas::health::{MAX_EJECTION, MIN_EJECTION};
 
     fn board() -> (HealthBoard, Instant) {
         let now = Instant::now();
@@ -522,7 +528,7 @@ mod tests {
     fn a_slow_replica_whose_mount_check_hangs_is_not_asked() {
         let (mut board, now) = board();
         board.eject(id(0), HealthReason::Slow, now);
-        let asked = now + crate::replicas::health::MIN_EJECTION;
+        let asked = now + MIN_EJECTION;
         assert!(board.due_mount_checks(asked).contains(id(0)));
         assert!(board.merely_slow(asked).contains(id(0)));
         assert!(board.merely_slow(asked + ROOT_TIMEOUT).is_empty());
@@ -595,7 +601,7 @@ mod tests {
         for replica in 0..3 {
             board.eject(id(replica), HealthReason::Stalled, now);
         }
-        let now = now + crate::replicas::health::MAX_EJECTION;
+        let now = now + MAX_EJECTION;
         let _ = board.due_mount_checks(now);
         assert_eq!(board.responsiveness(all(), start, now), Responsiveness::Unresponsive);
         board.mount_checked(id(1), MountCheck::SameMount, now);
@@ -622,6 +628,30 @@ mod tests {
         assert_eq!(board.due_mount_checks(now), ReplicaSet::EMPTY.with(id(2)), "it is asked again");
     }
 
+    /// Otherwise readers would wait for the replicas that do not answer.
+    #[test]
+    fn a_recovered_replica_is_noticed_soon_while_no_other_is_healthy() {
+        let (mut board, mut now) = board();
+        board.mount_checked(id(0), MountCheck::MountGone, now);
+        // It is gone for long, and looked for ever less often.
+        for _ in 0..5 {
+            now += MAX_EJECTION;
+            assert!(board.due_mount_checks(now).contains(id(0)));
+            board.mount_checked(id(0), MountCheck::MountGone, now);
+        }
+        now += MIN_EJECTION;
+        assert!(board.due_mount_checks(now).is_empty(), "two are healthy");
+        board.record_late(id(1), now);
+        assert!(board.due_mount_checks(now).is_empty(), "one is healthy");
+        board.record_late(id(2), now);
+        assert!(board.due_mount_checks(now).contains(id(0)), "none is healthy");
+        board.mount_checked(id(0), MountCheck::MountGone, now);
+        now += MIN_EJECTION / 2;
+        assert!(board.due_mount_checks(now).is_empty(), "not without a pause");
+        now += MIN_EJECTION / 2;
+        assert!(board.due_mount_checks(now).contains(id(0)));
+    }
+
     /// Or a request of a volume with short deadlines would end at the shorter one.
     #[test]
     fn an_answer_to_an_earlier_question_does_not_end_a_silence() {
@@ -644,7 +674,7 @@ mod tests {
         let (mut board, now) = board();
         let alone = ReplicaSet::EMPTY.with(id(0));
         board.eject(id(0), HealthReason::Stalled, now);
-        let now = now + crate::replicas::health::MAX_EJECTION;
+        let now = now + MAX_EJECTION;
         assert!(board.due_mount_checks(now).contains(id(0)), "it is asked");
         let (start, later) = (now + Duration::from_millis(1), now + Duration::from_millis(2));
         board.mount_checked(id(0), MountCheck::SameMount, later);
@@ -723,14 +753,14 @@ mod tests {
         let now = now + SLOW_TIMEOUT;
         board.eject_slow(&rates, now);
         assert_eq!(board.state(id(1)), HealthState::Ejected);
-        let now = now + crate::replicas::health::MIN_EJECTION;
+        let now = now + MIN_EJECTION;
         assert_eq!(board.due_mount_checks(now), ReplicaSet::EMPTY.with(id(1)));
         board.mount_checked(id(1), MountCheck::SameMount, now);
         board.record_delivery(id(1), now);
         assert_eq!(board.state(id(1)), HealthState::Probing, "a lookup shows no speed");
         board.record_delivery_rate(id(1), 1.0, 100.0, now);
         assert_eq!(board.state(id(1)), HealthState::Ejected);
-        let now = now + crate::replicas::health::MAX_EJECTION;
+        let now = now + MAX_EJECTION;
         assert!(!board.due_mount_checks(now).is_empty());
         board.mount_checked(id(1), MountCheck::SameMount, now);
         board.record_delivery_rate(id(1), 50.0, 100.0, now);
@@ -757,7 +787,7 @@ mod tests {
         let mut board = HealthBoard::new(names, false, now);
         board.eject(id(0), HealthReason::Stalled, now);
         assert!(!board.usable(now).contains(id(0)));
-        assert!(board.usable(now + crate::replicas::health::MIN_EJECTION).contains(id(0)));
+        assert!(board.usable(now + MIN_EJECTION).contains(id(0)));
         assert_eq!(board.state(id(0)), HealthState::Probing);
     }
 }

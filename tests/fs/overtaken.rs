@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use fanfs::backend::{
-    BackendFile, BorrowedFds, OpenAccess, OwnedFds, RequestContext, RequestingThread, SyncMode,
+    BackendFile, FileParts, OpenAccess, OwnedFileParts, RequestContext, RequestingThread, SyncMode,
     WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
@@ -183,8 +183,8 @@ fn the_next_daemon_assumes_the_first_write_was_overtaken() {
     let (snapshot, files) = before.fs.snapshot().unwrap();
     let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
     let owned_fds = |file: Arc<dyn BackendFile>| {
-        let BorrowedFds { direct, cached } = file.fds();
-        OwnedFds { direct: direct.map(own), cached: cached.map(own) }
+        let FileParts { direct, cached, .. } = file.parts();
+        OwnedFileParts { direct: direct.map(own), cached: cached.map(own), export: None }
     };
     let files = files.into_iter().map(owned_fds).collect();
     let next = volume(tree.path(), CachePolicy::Kernel, &runtime);

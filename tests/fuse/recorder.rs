@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, DirEntry, EntryRef, EntryVisitor,
-    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, SetAttr, StatFs,
+    Attr, Backend, BackendFile, CreateOptions, DirEntry, EntryRef, EntryVisitor, FileMutation,
+    FileParts, Lock, LockRequest, ObjectRef, OwnedFileParts, Result, SeekTo, SetAttr, StatFs,
     SubmitResult, SubmittedRead, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::volume::ByteRange;
@@ -220,7 +220,7 @@ impl<B: Backend> Backend for Recorded<B> {
     }
 
     /// A file that is handed over has no path to record.
-    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, _: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         None
     }
 
@@ -320,8 +320,8 @@ impl BackendFile for RecordedFile {
         None
     }
 
-    fn fds(&self) -> BorrowedFds<'_> {
-        BorrowedFds::default()
+    fn parts(&self) -> FileParts<'_> {
+        FileParts::default()
     }
 
     fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor, Fault,
-    FaultInjector, FaultOp, FaultRule, FaultScript, ObjectRef, OwnedFds, Result, StatFs,
+    FaultInjector, FaultOp, FaultRule, FaultScript, ObjectRef, OwnedFileParts, Result, StatFs,
     TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::config;
@@ -444,7 +444,7 @@ impl Backend for Turning {
         self.trees[0].flush_closes();
     }
 
-    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
         self.trees[0].adopt(parts)
     }
 

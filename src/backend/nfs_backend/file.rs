@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use super::export_tree::ExportTree;
 use super::tree_slot::TreeSlot;
 use crate::backend::{
-    Attr, BackendFile, BorrowedFds, FileMutation, Lock, LockRequest, Result, SeekTo, SubmitResult,
-    SubmittedRead, SubmittedReadEnd,
+    Attr, BackendFile, ExportFileRecord, FileMutation, FileParts, Lock, LockRequest, Result,
+    SeekTo, SubmitResult, SubmittedRead, SubmittedReadEnd,
 };
 use crate::nfs::{FileHandle, Identity, NfsError, Object, ReadResult, ReadSink, RpcError};
 
@@ -27,6 +27,23 @@ pub(super) struct OpenHandle {
 }
 
 impl OpenHandle {
+    /// `None` if the record has no handle that a server could have given.
+    pub(super) fn from_record(slot: Arc<TreeSlot>, record: &ExportFileRecord) -> Option<Self> {
+        let handle = |bytes: &[u8]| FileHandle::from_bytes(bytes).filter(|_| !bytes.is_empty());
+        let (uid, gid, ref groups) = record.user;
+        let identity = Identity { uid, gid, groups: groups.clone() };
+        Some(Self { slot, root: handle(&record.root)?, handle: handle(&record.handle)?, identity })
+    }
+
+    fn to_record(&self) -> ExportFileRecord {
+        let Identity { uid, gid, groups } = &self.identity;
+        ExportFileRecord {
+            root: self.root.as_bytes().to_vec(),
+            handle: self.handle.as_bytes().to_vec(),
+            user: (*uid, *gid, groups.clone()),
+        }
+    }
+
     fn submit_read(self: Arc<Self>, read: Box<dyn SubmittedRead>) -> SubmitResult {
         // Without a tree, a thread finds out why.
         let Ok(tree) = self.slot.tree_of(self.root) else { return Err(read) };
@@ -98,8 +115,8 @@ impl BackendFile for NfsFile {
         None
     }
 
-    fn fds(&self) -> BorrowedFds<'_> {
-        BorrowedFds { direct: None, cached: None }
+    fn parts(&self) -> FileParts<'_> {
+        FileParts { export: Some(self.0.to_record()), ..FileParts::default() }
     }
 
     fn is_deferred(&self) -> bool {

@@ -16,13 +16,15 @@
 //! *Invariant:* until it drops the device for good, the predecessor can resume as if nothing
 //! had happened. If anything fails before that, it resumes.
 
-use std::io::{Read, Seek, Write};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{BackendFile, OwnedFds};
+use crate::backend::{BackendFile, ExportFileRecord, OwnedFileParts};
 use crate::daemon::earlier_daemons::EarlierDaemons;
 use crate::daemon::fd_channel::{FdChannel, MAX_FDS_PER_MESSAGE};
 use crate::daemon::mount_snapshot::MountSnapshot;
@@ -33,7 +35,8 @@ use crate::fs::FsSnapshot;
 pub(in crate::daemon) enum PredecessorMessage {
     #[serde(rename = "Estate")]
     Mount(MountSnapshot),
-    /// Inodes and handles, in the file that comes along.
+    /// Inodes and handles, in the last of the files that come along. The one before it, if there are
+    /// two, has the files of exports.
     #[serde(rename = "All")]
     Tables,
     /// Some of the open files.
@@ -61,7 +64,13 @@ pub(in crate::daemon) enum SuccessorMessage {
 pub(in crate::daemon) struct StateMessage {
     pub(in crate::daemon) snapshot: FsSnapshot,
     parts: Vec<(bool, bool)>,
+    /// They come in a file of their own: a daemon of another version may not know them.
+    #[serde(skip)]
+    exports: ExportFiles,
 }
+
+/// The files of exports, by their index among all that are sent.
+type ExportFiles = BTreeMap<usize, ExportFileRecord>;
 
 /// Sends inodes, handles, files and earlier daemons.
 pub(in crate::daemon) fn send_state(
@@ -69,16 +78,22 @@ pub(in crate::daemon) fn send_state(
     snapshot: FsSnapshot,
     files: &[Arc<dyn BackendFile>],
     earlier_daemons: &EarlierDaemons,
-) -> std::io::Result<()> {
-    let open: Vec<_> = files.iter().map(|file| file.fds()).collect();
+) -> io::Result<()> {
+    let mut open: Vec<_> = files.iter().map(|file| file.parts()).collect();
     let parts = open.iter().map(|p| (p.direct.is_some(), p.cached.is_some())).collect();
-    let all =
-        postcard::to_stdvec(&StateMessage { snapshot, parts }).map_err(std::io::Error::other)?;
-    let file = rustix::fs::memfd_create("fanfs", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut file = std::fs::File::from(file);
-    file.write_all(&all)?;
-    file.rewind()?;
-    link.send(&PredecessorMessage::Tables, &[file.as_fd()])?;
+    let exports: ExportFiles = open
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(index, parts)| Some((index, parts.export.take()?)))
+        .collect();
+    let exports = match exports.is_empty() {
+        true => None,
+        false => Some(file_of(&serde_json::to_vec(&exports)?)?),
+    };
+    let all = StateMessage { snapshot, parts, exports: ExportFiles::new() };
+    let tables = file_of(&postcard::to_stdvec(&all).map_err(io::Error::other)?)?;
+    let along: Vec<_> = exports.iter().chain([&tables]).map(AsFd::as_fd).collect();
+    link.send(&PredecessorMessage::Tables, &along)?;
     let descriptors: Vec<BorrowedFd<'_>> =
         open.iter().flat_map(|parts| [parts.direct, parts.cached]).flatten().collect();
     for some in descriptors.chunks(MAX_FDS_PER_MESSAGE) {
@@ -90,21 +105,40 @@ pub(in crate::daemon) fn send_state(
     Ok(())
 }
 
+/// A file in memory, to be read from its start.
+fn file_of(bytes: &[u8]) -> io::Result<File> {
+    let file = rustix::fs::memfd_create("fanfs", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(file);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
+
 impl StateMessage {
-    /// Reads inodes and handles from the file that came along.
-    pub(in crate::daemon) fn read(file: OwnedFd) -> std::io::Result<Self> {
-        let mut bytes = Vec::new();
-        std::fs::File::from(file).read_to_end(&mut bytes)?;
-        postcard::from_bytes(&bytes).map_err(std::io::Error::other)
+    /// Reads inodes and handles from the files that came along.
+    pub(in crate::daemon) fn read(tables: OwnedFd, exports: Option<OwnedFd>) -> io::Result<Self> {
+        let read = |file: OwnedFd| {
+            let mut bytes = Vec::new();
+            File::from(file).read_to_end(&mut bytes).map(|_| bytes)
+        };
+        let mut all: Self = postcard::from_bytes(&read(tables)?).map_err(io::Error::other)?;
+        if let Some(exports) = exports {
+            all.exports = serde_json::from_slice(&read(exports)?)?;
+        }
+        Ok(all)
     }
 
-    /// Groups the received descriptors by file.
-    pub(in crate::daemon) fn group_descriptors(&self, along: Vec<OwnedFd>) -> Vec<OwnedFds> {
+    /// Groups the received descriptors by file, and adds the files of exports.
+    pub(in crate::daemon) fn group_parts(&mut self, along: Vec<OwnedFd>) -> Vec<OwnedFileParts> {
         let mut along = along.into_iter();
         let mut next = |is_there: bool| if is_there { along.next() } else { None };
-        let parts = self.parts.iter();
+        let parts = self.parts.iter().enumerate();
         parts
-            .map(|(direct, cached)| OwnedFds { direct: next(*direct), cached: next(*cached) })
+            .map(|(index, (direct, cached))| OwnedFileParts {
+                direct: next(*direct),
+                cached: next(*cached),
+                export: self.exports.remove(&index),
+            })
             .collect()
     }
 }

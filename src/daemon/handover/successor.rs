@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::protocol::{PredecessorMessage, StateMessage, SuccessorMessage};
-use crate::backend::OwnedFds;
+use crate::backend::OwnedFileParts;
 use crate::daemon::admission::{ReplicaRequirement, survey_replicas};
 use crate::daemon::earlier_daemons::EarlierDaemons;
 use crate::daemon::error::StartError;
@@ -134,7 +134,7 @@ impl PendingSuccessor {
     }
 
     /// Restores the predecessor's tables, with the descriptors that came along.
-    fn restore(&self, tables: FsSnapshot, files: Vec<OwnedFds>) -> Result<(), StartError> {
+    fn restore(&self, tables: FsSnapshot, files: Vec<OwnedFileParts>) -> Result<(), StartError> {
         let core = &self.started.core;
         let map = |old| self.mount_snapshot.map_replica(&core.config, old);
         let restored = core.fs.restore(tables, files, &map);
@@ -182,7 +182,8 @@ impl Predecessor<'_> {
     fn receive_state(&self) -> Result<StateMessage, TakeoverError> {
         match self.receive()? {
             (PredecessorMessage::Tables, mut along) => {
-                Ok(StateMessage::read(along.pop().ok_or(TakeoverError::OutOfTurn)?)?)
+                let tables = along.pop().ok_or(TakeoverError::OutOfTurn)?;
+                Ok(StateMessage::read(tables, along.pop())?)
             }
             _ => Err(TakeoverError::OutOfTurn),
         }
@@ -225,9 +226,9 @@ fn receive_handover(
     let successor = PendingSuccessor::prepare(snapshot, setup, kind)?;
     predecessor.send(&SuccessorMessage::Prepared).map_err(cannot)?;
 
-    let state = predecessor.receive_state().map_err(cannot)?;
+    let mut state = predecessor.receive_state().map_err(cannot)?;
     let received = predecessor.receive_descriptors().map_err(cannot)?;
-    let files = state.group_descriptors(received.files);
+    let files = state.group_parts(received.files);
     let earlier = EarlierDaemons::new(received.earlier_daemons);
     successor.started.core.track_earlier_daemons(earlier);
     successor.restore(state.snapshot, files)?;

@@ -92,9 +92,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::backend::{
-        Attr, BorrowedFds, Lock, LockRequest, SeekTo, SubmitResult, SubmittedRead,
-    };
+    use crate::backend::{Attr, FileParts, Lock, LockRequest, SeekTo, SubmitResult, SubmittedRead};
     use crate::volume::FileId;
 
     /// A file whose replica keeps the set-id bits, as an NFS server does for root.
@@ -132,8 +130,8 @@ mod tests {
             None
         }
 
-        fn fds(&self) -> BorrowedFds<'_> {
-            BorrowedFds::default()
+        fn parts(&self) -> FileParts<'_> {
+            FileParts::default()
         }
 
         fn submit_read(&self, read: Box<dyn SubmittedRead>) -> SubmitResult {
