@@ -25,8 +25,9 @@ mod tcp_info;
 pub use checks::{CheckReport, CheckResult, CheckStatus, Finding, FindingText, run_checks};
 pub use collect::{DoctorOptions, examine};
 pub use facts::{
-    DoctorFacts, ExaminedReplica, MachineFacts, MeasuredRates, NetworkInterface, NfsFacts,
-    RateMeasurement, ReadCallStats, ServerRoute, TcpConnection, VolumeSettings,
+    DoctorFacts, ExaminedReplica, ExportCallStats, ExportFacts, MachineFacts, MeasuredRates,
+    NetworkInterface, NfsFacts, RateMeasurement, ReadCallStats, ServerRoute, TcpConnection,
+    VolumeSettings,
 };
 pub use measure::{DEFAULT_SECONDS, MeasureOptions};
 

@@ -8,6 +8,9 @@ mod loopback;
 mod machine;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
+#[allow(dead_code, unused_imports, reason = "tests here need less than others")]
+#[path = "../crates/nfs/tests/session/server.rs"]
+mod nfs4_server;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod nfs_server;
 #[path = "cli/room.rs"]

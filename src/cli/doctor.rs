@@ -2,7 +2,7 @@
 //!
 //! Exit status: 0 if no check is bad, 1 if one is, 2 for usage.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use anstyle::AnsiColor;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::mount_exports::ExportList;
 use super::output_width::{output_width, wrap_indented};
 use super::volume::{self, VolumeArg};
 use super::volume_name::CONFIG_DIR;
@@ -21,8 +22,8 @@ use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::doctor::checks::{PERSIST_HINT, measured_gain};
 use crate::doctor::{
-    CheckReport, CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions, Finding,
-    MeasureOptions, examine, run_checks,
+    CheckReport, CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions,
+    ExportCallStats, Finding, MeasureOptions, examine, run_checks,
 };
 use crate::format::{format_bytes, format_mib_rate, format_percent};
 use crate::survey::DEFAULT_LIMIT;
@@ -42,14 +43,15 @@ path MTU with ICMP echoes.
 Examples:
   fanfs doctor genomes --measure                      also measure the replicas
   fanfs doctor /mnt/n1 /mnt/n2 /mnt/n3 --measure      without a configuration
+  fanfs doctor nfs://gw1,gw2,gw3/data --measure       without a mount
   fanfs doctor genomes --measure --file hg38/chr1.fa --json
 
 Exit status: 0 no check is bad, warnings are allowed; 1 a check is bad; 2 wrong usage or \
 configuration.")]
 pub(super) struct Args {
     /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted; or the
-    /// replicas' directories
-    #[arg(required = true, value_name = "VOLUME | PATH", value_hint = clap::ValueHint::AnyPath)]
+    /// replicas' directories; or servers with one export, nfs://SERVER,SERVER/EXPORT
+    #[arg(required = true, value_name = "VOLUME | PATH | EXPORT", value_hint = clap::ValueHint::AnyPath)]
     what: Vec<PathBuf>,
     /// Also read the replicas, each alone and then all at once
     #[arg(long)]
@@ -115,6 +117,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
             true => super::mount_lookup::unsupervised_mounts(&config.volume.name),
             false => Vec::new(),
         },
+        export_calls: match is_volume {
+            true => export_calls(&config.volume.name),
+            false => BTreeMap::new(),
+        },
         timeout: args.deadline.map_or(DEFAULT_LIMIT, |time| time.0),
         is_write_allowed: args.write,
         measure: measure.transpose()?,
@@ -144,6 +150,22 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::from(u8::from(state == CheckStatus::Bad)))
 }
 
+/// The calls to exports that the volume's daemons have counted, by the replicas' names.
+fn export_calls(volume: &str) -> BTreeMap<String, ExportCallStats> {
+    let mut calls: BTreeMap<String, ExportCallStats> = BTreeMap::new();
+    let statuses = super::mount_lookup::statuses_of_volume(volume);
+    for replica in statuses.iter().flat_map(|status| &status.replicas) {
+        for counted in &replica.connections {
+            let sum = calls.entry(replica.name.clone()).or_default();
+            sum.calls += counted.calls;
+            sum.resends += counted.resent;
+            sum.connects += counted.connected;
+            sum.late_replies += counted.discarded;
+        }
+    }
+    calls
+}
+
 /// The replicas to examine.
 struct DoctorTarget {
     config: Config,
@@ -154,6 +176,10 @@ struct DoctorTarget {
 /// The volume, or a volume over the given paths with default settings.
 fn resolve_target(what: &[PathBuf]) -> Result<DoctorTarget, Failure> {
     if let [one] = what {
+        if let Some(exports) = ExportList::parse(one) {
+            let config = config::parse(&exports?.to_config(), one).map_err(Failure::usage)?;
+            return Ok(DoctorTarget { config, is_volume: false });
+        }
         let is_toml = one.extension().is_some_and(|extension| extension == "toml");
         match volume::resolve(one)? {
             VolumeArg::Unknown(_, false)

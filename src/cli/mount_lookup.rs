@@ -326,6 +326,13 @@ pub(super) fn unsupervised_mounts(volume: &str) -> Vec<String> {
     unkept.map(|one| one.mount_point.display().to_string()).collect()
 }
 
+/// What the volume's daemons answer.
+pub(super) fn statuses_of_volume(volume: &str) -> Vec<Status> {
+    let sockets = control::list_sockets().unwrap_or_default();
+    let statuses = sockets.iter().filter_map(|socket| control::query_status(socket).ok());
+    statuses.filter(|status| status.volume == volume).collect()
+}
+
 /// Whether a mount whose daemon does not answer belongs to this run-time directory, or is dead.
 pub(super) fn is_local_or_dead(served: &FanfsMount) -> bool {
     has_runtime_files(&served.mount_point)

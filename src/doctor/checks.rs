@@ -15,6 +15,7 @@ use serde::{Serialize, Serializer};
 use super::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
 
 mod config_errors;
+mod exports;
 mod machine;
 mod mounts;
 mod network;
@@ -169,6 +170,9 @@ const CHECKS: &[Check] = &[
     check("tcp.window", "TCP receive buffer", network::window),
     check("net.mtu", "path MTU", network::mtu),
     check("net.link", "link speed", network::link),
+    check("export.server", "separate servers of exports", exports::one_server),
+    check("export.reads", "READ size of exports", exports::read_size),
+    check("export.calls", "repeated calls to exports", exports::repeated_calls),
     check("cache.readahead", "kernel readahead", mounts::readahead),
     check("clock.skew", "clock skew", network::clocks),
     check("fuse.access", "FUSE access", machine::access),
@@ -253,6 +257,20 @@ fn check_nfs_replicas(
         return CheckOutcome::NotApplicable;
     }
     CheckOutcome::Checked(mounts.into_iter().filter_map(|(i, r, nfs)| rule(i, r, nfs)).collect())
+}
+
+/// Applies a rule to each replica of an NFS server, mounted or not.
+fn check_servers(
+    facts: &DoctorFacts,
+    rule: impl Fn(usize, &ExaminedReplica, &str) -> Option<RawFinding>,
+) -> CheckOutcome {
+    let served = facts.replicas.iter().enumerate();
+    let served: Vec<_> = served.filter_map(|(i, r)| Some((i, r, r.server()?))).collect();
+    if served.is_empty() {
+        return CheckOutcome::NotApplicable;
+    }
+    let found = served.into_iter().filter_map(|(i, r, server)| rule(i, r, server));
+    CheckOutcome::Checked(found.collect())
 }
 
 /// One replica's share of the volume: the cost of a replica that delivers nothing.

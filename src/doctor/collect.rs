@@ -1,12 +1,15 @@
 //! Collects [`DoctorFacts`] for a configuration, within time limits.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::facts::{DoctorFacts, ExaminedReplica, NfsFacts, ReadCallStats, VolumeSettings};
+use super::facts::{
+    DoctorFacts, ExaminedReplica, ExportCallStats, ExportFacts, NfsFacts, ReadCallStats,
+    VolumeSettings,
+};
 use super::machine::{SystemRoot, has_program};
 use super::measure::{MeasureOptions, measure};
 use super::{clock, network, tcp_info};
@@ -14,7 +17,7 @@ use crate::config::{Access, Config, PageCache, Passthrough, ReplicaConfig};
 use crate::mount_table::fanfs_mounts::{DaemonState, FanfsMount};
 use crate::mount_table::{Mount, MountTable, NfsMount, NfsStats, Recovery};
 use crate::raw_replica::{RawReplica, UnopenedReplica};
-use crate::survey::{Observation, ProbeResult, Severity, Survey, survey};
+use crate::survey::{Observation, ProbeResult, Severity, Survey, addresses_of_same_server, survey};
 use crate::timeout::run_with_timeout;
 use crate::volume::ReplicaId;
 
@@ -35,6 +38,8 @@ pub struct DoctorOptions {
     pub is_volume: bool,
     /// Mount points of the volume whose keepers have died.
     pub unsupervised: Vec<String>,
+    /// The calls of the volume's daemons to exports, by the replicas' names.
+    pub export_calls: BTreeMap<String, ExportCallStats>,
     /// How long a replica may take to answer.
     pub timeout: Duration,
     /// Whether a file may be created on each replica, to learn its clock.
@@ -66,15 +71,23 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     let redundant = redundant_groups(&survey);
     facts.one_connection = redundant.one_connection;
     facts.one_file_system = redundant.one_file_system;
+    facts.one_server = exports_of_one_server(&survey, options.timeout);
+    for replica in &mut facts.replicas {
+        if let Some(export) = &mut replica.export {
+            export.calls = options.export_calls.get(&replica.name).copied();
+        }
+    }
     say("probing the network");
     probe_routes(&mut facts, &tree);
     measure_clocks(&mut facts, &survey, options.is_write_allowed);
+    let mut replicas = Vec::new();
     if let Some(how) = &options.measure {
-        let replicas = open_answering(config, &survey, options.timeout);
+        replicas = open_answering(config, &survey, options.timeout);
         facts.measured = Some(measure(&replicas, how, &tree, say));
     }
     // Last, so that connections and counters include the measurement.
     collect_connections(&mut facts);
+    drop(replicas);
     recount_calls(&mut facts, &survey);
     facts
 }
@@ -183,11 +196,54 @@ fn examine_replicas(
                 PageCache::Bypass => false,
                 PageCache::Auto => mount.is_some() && sight.nfs.is_none(),
             },
+            export: export_facts(sight),
             nfs: mount.zip(sight.nfs.as_ref()).map(|(mount, nfs)| nfs_facts(mount, nfs, table)),
             ..ExaminedReplica::default()
         }
     };
     config.replicas.iter().zip(survey.replicas.iter()).map(one).collect()
+}
+
+/// Of an export that answers.
+fn export_facts(sight: &Observation) -> Option<ExportFacts> {
+    let export = sight.spec.location.export()?;
+    let terms = sight.directory()?.terms.as_ref()?;
+    Some(ExportFacts {
+        server: export.address.server.clone(),
+        addresses: terms.addresses.iter().map(|address| address.ip().to_string()).collect(),
+        port: terms.addresses.first().map_or(0, |address| address.port()),
+        version: terms.version.to_string().trim_start_matches("NFSv").to_owned(),
+        max_read: terms.max_read.into(),
+        calls: None,
+    })
+}
+
+/// Groups of exports, by index, whose addresses are of one server. The first of a group asks for
+/// the others.
+fn exports_of_one_server(survey: &Survey, limit: Duration) -> Vec<Vec<usize>> {
+    let version_4 = |(id, sight): (ReplicaId, &Observation)| {
+        let export = sight.spec.location.export()?.clone();
+        let terms = sight.directory()?.terms.as_ref()?;
+        let first = *terms.addresses.first()?;
+        (terms.version.to_string() == "NFSv4.1").then_some((id.index(), export, first))
+    };
+    let mut left: Vec<_> = survey.replicas.iter().filter_map(version_4).collect();
+    let mut groups = Vec::new();
+    while left.len() > 1 {
+        let (index, export, _) = left.remove(0);
+        let others: Vec<SocketAddr> = left.iter().map(|(_, _, address)| *address).collect();
+        let same = run_with_timeout(limit, move || {
+            addresses_of_same_server(&export, &others, limit).unwrap_or_default()
+        });
+        let same = same.unwrap_or_default();
+        let (group, rest): (Vec<_>, _) =
+            left.into_iter().partition(|(_, _, address)| same.contains(address));
+        left = rest;
+        if !group.is_empty() {
+            groups.push([index].into_iter().chain(group.iter().map(|found| found.0)).collect());
+        }
+    }
+    groups
 }
 
 /// Options that are not passed to mount(8): the kernel or mount.nfs adds them.
@@ -343,10 +399,10 @@ fn is_address_ambiguous(facts: &DoctorFacts, nfs: &NfsFacts) -> bool {
 fn probe_routes(facts: &mut DoctorFacts, tree: &SystemRoot) {
     let (sender, receiver) = mpsc::channel();
     for (i, replica) in facts.replicas.iter().enumerate() {
-        let Some(nfs) = &replica.nfs else { continue };
-        let name = is_address_ambiguous(facts, nfs).then(|| nfs.server.clone());
-        let port = nfs.port;
-        let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());
+        let Some(port) = replica.server_port() else { continue };
+        let is_ambiguous = |nfs: &&NfsFacts| is_address_ambiguous(facts, nfs);
+        let name = replica.nfs.as_ref().filter(is_ambiguous).map(|nfs| nfs.server.clone());
+        let addr = replica.server_addresses().first().copied();
         let sender = sender.clone();
         let tree = tree.clone();
         let look = move || {
@@ -400,17 +456,20 @@ fn measure_clocks(facts: &mut DoctorFacts, survey: &Survey, write: bool) {
 
 fn collect_connections(facts: &mut DoctorFacts) {
     let ports: BTreeSet<u16> =
-        facts.replicas.iter().filter_map(|replica| Some(replica.nfs.as_ref()?.port)).collect();
+        facts.replicas.iter().filter_map(ExaminedReplica::server_port).collect();
     for port in ports {
         let asked =
             run_with_timeout(CONNECTIONS_TIMEOUT, move || tcp_info::connections_to_port(port).ok());
         let Some(all) = asked.flatten() else { continue };
         facts.machine.lists_connections = true;
         for replica in &mut facts.replicas {
-            let Some(nfs) = replica.nfs.as_ref().filter(|nfs| nfs.port == port) else { continue };
-            let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());
-            let addr = addr.map(|addr| tcp_info::canonical_address(addr).to_string());
-            let own = all.iter().filter(|one| Some(&one.server) == addr.as_ref());
+            if replica.server_port() != Some(port) {
+                continue;
+            }
+            let addresses = replica.server_addresses().into_iter();
+            let addresses: Vec<String> =
+                addresses.map(|address| tcp_info::canonical_address(address).to_string()).collect();
+            let own = all.iter().filter(|one| addresses.contains(&one.server));
             replica.connections = Some(own.cloned().collect());
         }
     }

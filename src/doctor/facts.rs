@@ -2,6 +2,8 @@
 //!
 //! *Invariant:* a fact that could not be collected is null, never a default.
 
+use std::net::IpAddr;
+
 use serde::Serialize;
 
 /// The facts, before any check.
@@ -21,6 +23,8 @@ pub struct DoctorFacts {
     pub replicas: Vec<ExaminedReplica>,
     /// Groups of NFS replicas, by index, that share one connection.
     pub one_connection: Vec<Vec<usize>>,
+    /// Groups of exports, by index, whose addresses are of one server (NFSv4.1).
+    pub one_server: Vec<Vec<usize>>,
     /// Groups of other replicas, by index, that are on one filesystem.
     pub one_file_system: Vec<Vec<usize>>,
     /// Errors of `fanfs check`: the replicas, by index, the text, and whether fanfs refuses to
@@ -129,12 +133,65 @@ pub struct ExaminedReplica {
     pub read_ahead_kib: Option<u64>,
     /// For NFS, the mount.
     pub nfs: Option<NfsFacts>,
+    /// The export, if it is one and answers.
+    pub export: Option<ExportFacts>,
     /// For NFS, the path to the server.
     pub route: Option<ServerRoute>,
     /// Its TCP connections; null where they cannot be seen.
     pub connections: Option<Vec<TcpConnection>>,
     /// How far the server's clock is ahead of this machine's, seconds.
     pub clock_ahead_s: Option<f64>,
+}
+
+impl ExaminedReplica {
+    /// The server of an NFS mount or of an export, as it was named.
+    pub(super) fn server(&self) -> Option<&str> {
+        let of_mount = self.nfs.as_ref().map(|nfs| nfs.server.as_str());
+        of_mount.or(self.export.as_ref().map(|export| export.server.as_str()))
+    }
+
+    /// The server's port.
+    pub(super) fn server_port(&self) -> Option<u16> {
+        let of_mount = self.nfs.as_ref().map(|nfs| nfs.port);
+        of_mount.or(self.export.as_ref().map(|export| export.port))
+    }
+
+    /// The addresses that calls are sent to.
+    pub(super) fn server_addresses(&self) -> Vec<IpAddr> {
+        let of_mount = self.nfs.iter().filter_map(|nfs| nfs.addr.as_ref()?.parse().ok());
+        let of_export = self.export.iter().flat_map(|export| &export.addresses);
+        of_mount.chain(of_export.filter_map(|address| address.parse().ok())).collect()
+    }
+}
+
+/// An NFS server's export, which fanfs reads itself.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ExportFacts {
+    /// The server, as the volume names it.
+    pub server: String,
+    /// The addresses that calls are sent to.
+    pub addresses: Vec<String>,
+    /// The server's port.
+    pub port: u16,
+    /// The protocol version: `3` or `4.1`.
+    pub version: String,
+    /// The longest READ of the server, bytes.
+    pub max_read: u64,
+    /// The calls of the volume's daemons since their mounts; null if the volume is not mounted.
+    pub calls: Option<ExportCallStats>,
+}
+
+/// Calls to an export's server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ExportCallStats {
+    /// All calls.
+    pub calls: u64,
+    /// Calls that were sent again on another connection.
+    pub resends: u64,
+    /// Connections that were made.
+    pub connects: u64,
+    /// Replies that came after their call had ended.
+    pub late_replies: u64,
 }
 
 /// An NFS mount.

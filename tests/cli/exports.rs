@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::loopback::own_address;
 use crate::machine::attempts;
 use crate::nfs_server::{BadReads, NfsServer};
+use crate::nfs4_server::Server;
 use crate::room::Room;
 
 /// A volume `exports.toml` of two servers of one tree, which has the file `d/large` of 24 MiB.
@@ -158,4 +159,44 @@ fn fio_cannot_read_exports() {
         assert!(said.contains("fio reads mounts only") || is_missing, "{said}");
     }
     assert!(!exports.room.path("jobs").exists());
+}
+
+/// Replica `a` and `c` are addresses of one server, `b` is another one.
+#[test]
+fn doctor_knows_the_servers_of_exports() {
+    let room = Room::new();
+    let one = Server::start();
+    let (other, again) = (Server::start(), one.at_another_address());
+    let servers = [&one, &other, &again].map(|server| server.address);
+    let mut volume = "[volume]\nname = \"v\"\nmode = \"shared\"\n".to_owned();
+    for (name, address) in ["a", "b", "c"].into_iter().zip(servers) {
+        volume +=
+            &format!("[[replica]]\nname = \"{name}\"\naddress = \"nfs://{address}/export\"\n");
+    }
+    fs::write(room.path("v.toml"), volume).unwrap();
+    let doctor = |what: &str| -> Value {
+        let output = room.fanfs(&["doctor", what, "--json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    };
+    let report = doctor("v.toml");
+    let facts = &report["facts"];
+    assert_eq!(facts["one_server"], serde_json::json!([[0, 2]]), "{report}");
+    let export = &facts["replicas"][0]["export"];
+    assert_eq!((&export["version"], &export["calls"]), (&"4.1".into(), &Value::Null), "{export}");
+    assert_eq!(export["port"], servers[0].port(), "{export}");
+    assert!(export["max_read"].as_u64().is_some_and(|most| most > 1 << 19), "{export}");
+    assert_eq!(facts["replicas"][0]["route"]["interface"], "lo", "{facts}");
+    let finding =
+        report["findings"].as_array().unwrap().iter().find(|f| f["id"] == "export.server");
+    assert_eq!(finding.unwrap()["replicas"], serde_json::json!(["a", "c"]), "{report}");
+    room.expect(&["mount", "v.toml", "mnt"]);
+    fs::read(room.path("mnt/file")).unwrap();
+    let report = doctor("v.toml");
+    let replica = &report["facts"]["replicas"][0];
+    assert!(replica["export"]["calls"]["calls"].as_u64() > Some(0), "{replica}");
+    room.expect(&["umount", "mnt"]);
+    // The same without a volume.
+    let report = doctor(&format!("nfs://{},{}/export", servers[0], servers[1]));
+    assert_eq!(report["facts"]["one_server"], serde_json::json!([]), "{report}");
+    assert_eq!(report["facts"]["replicas"][1]["export"]["version"], "4.1", "{report}");
 }

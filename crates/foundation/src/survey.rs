@@ -28,9 +28,9 @@ mod probe;
 mod roster;
 pub mod sample;
 
-pub use export::{ExportError, ExportRoot, list_exports};
+pub use export::{ExportError, ExportRoot, addresses_of_same_server, list_exports};
 pub use location::{NfsExport, ReplicaLocation};
-pub use probe::{EntryKind, ProbeResult, RootInfo, RootListing, RootListingEntry};
+pub use probe::{EntryKind, ExportTerms, ProbeResult, RootInfo, RootListing, RootListingEntry};
 pub use roster::{AdmissionRefusal, AdmittedRoot, OpenRoot, RootRecord, Roster, RosterEntry};
 
 /// The default time limit for a replica. A healthy replica answers in milliseconds, an automount

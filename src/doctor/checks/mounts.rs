@@ -11,7 +11,7 @@ use crate::mount_table::option_rules::OptionFault;
 use crate::volume::shell_word;
 
 /// In the lab, the rate falls to half or less from this number of calls per segment on.
-const MANY_CALLS: u64 = 32;
+pub(super) const MANY_CALLS: u64 = 32;
 
 /// The fixed cost of one call, expressed in bytes: with READs of this size, the rate is half of
 /// what unlimited READs reach. From the lab: benches/results/doctor.md.
@@ -191,7 +191,7 @@ pub(super) fn one_connection(facts: &DoctorFacts) -> CheckOutcome {
 
 /// The share of the rate that calls of `size` bytes lose to the fixed cost of calls, compared with
 /// calls of `best` bytes.
-fn call_overhead_share(size: u64, best: u64) -> f64 {
+pub(super) fn call_overhead_share(size: u64, best: u64) -> f64 {
     let rate = |size: u64| size as f64 / (size as f64 + CALL_OVERHEAD_BYTES);
     1.0 - rate(size) / rate(best)
 }

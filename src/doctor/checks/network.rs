@@ -3,7 +3,8 @@
 use super::rates::{is_latency_outlier, median};
 use super::remount::{MIN_BACKLOG, PERSIST_HINT, replica_remount_command};
 use super::{
-    CheckOutcome, CheckStatus, FindingText, RawFinding, check_nfs_replicas, replica_share,
+    CheckOutcome, CheckStatus, FindingText, RawFinding, check_nfs_replicas, check_servers,
+    replica_share,
 };
 use crate::doctor::facts::{
     DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, ServerRoute, TcpConnection,
@@ -12,13 +13,13 @@ use crate::format::{format_bytes, format_count, format_mib_rate, format_percent_
 use crate::volume::shell_word;
 
 /// With fewer calls, a share of them means nothing.
-const MIN_CALLS: u64 = 100;
+pub(super) const MIN_CALLS: u64 = 100;
 
 /// Over TCP, the client sends a call again only after `timeo` (60 s) or a broken connection. So one
 /// call in a thousand indicates a server that goes away. "Managing NFS and NIS" (Stern) calls 5 %
 /// of all calls bad, for UDP.
-const RETRANSMIT_SHARE: f64 = 0.001;
-const HIGH_RETRANSMIT_SHARE: f64 = 0.05;
+pub(super) const RETRANSMIT_SHARE: f64 = 0.001;
+pub(super) const HIGH_RETRANSMIT_SHARE: f64 = 0.05;
 
 /// With fewer READs, their mean means nothing: it may include a disk's spin-up.
 const MIN_READS: u64 = 1000;
@@ -187,15 +188,23 @@ fn check_nfs_with_counters(
 
 /// Why the connections are unknown, if they are.
 fn connections_unknown(facts: &DoctorFacts) -> Option<CheckOutcome> {
-    let mut tcp = facts.replicas.iter().filter(|r| r.nfs.is_some()).peekable();
+    let mut tcp = facts.replicas.iter().filter(|r| r.server().is_some()).peekable();
     tcp.peek()?;
     if !facts.machine.lists_connections {
         let why = "the kernel does not list its TCP connections (module tcp_diag)";
         return Some(CheckOutcome::Unknown(why.to_owned()));
     }
     let seen = |r: &ExaminedReplica| r.connections.as_ref().is_some_and(|all| !all.is_empty());
-    let why = "no TCP connection to the servers is visible: the mounts belong to another network \
-               namespace, or do not use TCP";
+    let why = match facts.replicas.iter().any(|replica| replica.nfs.is_some()) {
+        true => {
+            "no TCP connection to the servers is visible: the mounts belong to another network \
+             namespace, or do not use TCP"
+        }
+        false => {
+            "no TCP connection to the servers is visible: the volume is not mounted, or in another \
+             network namespace; --measure makes some"
+        }
+    };
     (!tcp.any(seen)).then(|| CheckOutcome::Unknown(why.to_owned()))
 }
 
@@ -203,7 +212,7 @@ pub(super) fn loss(facts: &DoctorFacts) -> CheckOutcome {
     if let Some(unknown) = connections_unknown(facts) {
         return unknown;
     }
-    check_nfs_replicas(facts, |i, replica, nfs| {
+    check_servers(facts, |i, replica, server| {
         let all = replica.connections.as_ref()?;
         let sum = |field: fn(&TcpConnection) -> u64| all.iter().map(field).sum::<u64>();
         let received = sum(|c| c.segments_in);
@@ -226,7 +235,7 @@ pub(super) fn loss(facts: &DoctorFacts) -> CheckOutcome {
             replicas: vec![i],
             cost: if much { 0.5 } else { 0.2 } * replica_share(facts),
             text: FindingText::new(
-                format!("replica {} loses or reorders packets from {}", replica.name, nfs.server),
+                format!("replica {} loses or reorders packets from {server}", replica.name),
                 format!(
                     "{late} of {received} received segments came out of order ({}), {again} of \
                      {sent} sent segments were retransmitted ({}) (tcp_info, as in ss -ti)",
@@ -263,7 +272,7 @@ pub(super) fn window(facts: &DoctorFacts) -> CheckOutcome {
     if let Some(unknown) = connections_unknown(facts) {
         return unknown;
     }
-    check_nfs_replicas(facts, |i, replica, nfs| {
+    check_servers(facts, |i, replica, server| {
         let all = replica.connections.as_ref()?;
         let rtt = all.iter().filter_map(|c| c.min_rtt_ms.or(c.rtt_ms)).fold(None, min_of)?;
         let link = interface_of(facts, replica).and_then(known_speed_mbit)?;
@@ -288,9 +297,8 @@ pub(super) fn window(facts: &DoctorFacts) -> CheckOutcome {
                 ),
             ),
             remedy: format!(
-                "sysctl -w net.ipv4.tcp_rmem='4096 131072 {wanted}' (and tcp_wmem on {}), then \
-                 mount again",
-                nfs.server
+                "sysctl -w net.ipv4.tcp_rmem='4096 131072 {wanted}' (and tcp_wmem on {server}), \
+                 then mount again"
             ),
         })
     })
@@ -302,10 +310,10 @@ fn min_of(least: Option<f64>, one: f64) -> Option<f64> {
 
 pub(super) fn mtu(facts: &DoctorFacts) -> CheckOutcome {
     let routed = || facts.replicas.iter().filter_map(|replica| replica.route.as_ref());
-    if facts.replicas.iter().any(|r| r.nfs.is_some()) && routed().next().is_none() {
+    if facts.replicas.iter().any(|r| r.server().is_some()) && routed().next().is_none() {
         return CheckOutcome::Unknown("no route to the servers was found".to_owned());
     }
-    check_nfs_replicas(facts, |i, replica, _| {
+    check_servers(facts, |i, replica, _| {
         let small = SmallPathMtu::find(facts, replica)?;
         let name = &small.interface.name;
         let status = if small.stalls { CheckStatus::Bad } else { CheckStatus::Warn };
@@ -400,7 +408,7 @@ impl<'a> SmallPathMtu<'a> {
 }
 
 pub(super) fn link(facts: &DoctorFacts) -> CheckOutcome {
-    if facts.replicas.iter().all(|replica| replica.nfs.is_none()) {
+    if facts.replicas.iter().all(|replica| replica.server().is_none()) {
         return CheckOutcome::NotApplicable;
     }
     let known: Vec<_> =
@@ -443,7 +451,7 @@ pub(super) fn link(facts: &DoctorFacts) -> CheckOutcome {
 }
 
 pub(super) fn clocks(facts: &DoctorFacts) -> CheckOutcome {
-    let nfs = facts.replicas.iter().any(|replica| replica.nfs.is_some());
+    let nfs = facts.replicas.iter().any(|replica| replica.server().is_some());
     if facts.replicas.iter().all(|replica| replica.clock_ahead_s.is_none()) {
         let why = "the servers' clocks are unknown: no answer to ICMP timestamps, which need root; \
                    --write compares the time of a new file";

@@ -6,7 +6,7 @@ mod fixture;
 mod words;
 
 pub(crate) use fixture::healthy;
-use fixture::{connection, measured, nfs, reads, route, written};
+use fixture::{connection, export, healthy_exports, measured, nfs, reads, route, written};
 
 type Plant = (&'static str, CheckStatus, fn(&mut DoctorFacts));
 
@@ -177,7 +177,48 @@ const PLANTS: &[Plant] = &[
     ("measure.latency", W, |f| measured(f).alone[1].latency_ms = Some(20.0)),
     ("measure.together", B, |f| measured(f).together.rate = Some(105e6)),
     ("measure.together", W, |f| measured(f).together.rate = Some(190e6)),
+    ("export.server", W, |f| {
+        export(f, 0);
+        export(f, 1);
+        f.one_server.push(vec![0, 1]);
+    }),
+    ("export.reads", W, |f| export(f, 1).max_read = 128 << 10),
+    ("export.reads", B, |f| export(f, 1).max_read = 32 << 10),
+    ("export.calls", W, |f| calls(f).resends = 100),
+    ("export.calls", B, |f| calls(f).late_replies = 600),
+    ("tcp.loss", B, |f| {
+        export(f, 1);
+        connection(f, 1).out_of_order = 2000;
+    }),
 ];
+
+/// The calls of a replica that is an export.
+fn calls(facts: &mut DoctorFacts) -> &mut ExportCallStats {
+    export(facts, 1).calls.as_mut().expect("they are counted")
+}
+
+#[test]
+fn healthy_exports_have_no_findings() {
+    let facts = healthy_exports();
+    let CheckReport { rows, findings } = run_checks(&facts);
+    assert_eq!(findings, []);
+    assert!(rows.iter().all(|row| row.state == CheckStatus::Ok), "{rows:#?}");
+    for id in ["tcp.loss", "net.mtu", "net.link", "clock.skew", "export.server"] {
+        assert!(rows.iter().any(|row| row.id == id), "{id} does not examine exports");
+    }
+    let row = |facts: &DoctorFacts, id| {
+        run_checks(facts).rows.into_iter().find(|row| row.id == id).expect("its row")
+    };
+    let mut facts = healthy_exports();
+    for replica in &mut facts.replicas {
+        let export = replica.export.as_mut().expect("it is one");
+        (export.version, export.calls) = ("3".into(), None);
+        replica.connections = Some(Vec::new());
+    }
+    for id in ["export.server", "export.calls", "tcp.loss"] {
+        assert_eq!(row(&facts, id).state, CheckStatus::Unknown, "{id}");
+    }
+}
 
 #[test]
 fn a_healthy_system_has_no_findings() {

@@ -155,6 +155,29 @@ fn open_version_3(
     Ok(ExportRoot { client, root, limits, addresses })
 }
 
+/// Those of `others` that are addresses of the server of this export, as the server itself proves.
+/// With NFSv3 nothing proves it.
+///
+/// # Errors
+/// If the export cannot be opened.
+pub fn addresses_of_same_server(
+    export: &NfsExport,
+    others: &[SocketAddr],
+    limit: Duration,
+) -> Result<Vec<SocketAddr>, ExportError> {
+    let end = Instant::now() + limit;
+    let Some(first) = export.address.resolve().map_err(ExportError::Name)?.first().copied() else {
+        return Ok(Vec::new());
+    };
+    let port = export.address.port.unwrap_or(DEFAULT_NFS_PORT);
+    let first = SocketAddr::new(first.ip(), port);
+    let addresses = [first].into_iter().chain(others.iter().copied()).collect();
+    let identity = Identity::of_process();
+    let caller = Caller { identity: &identity, deadline: end };
+    let client = Client::version_4_1(target(export, addresses), caller)?;
+    Ok(client.addresses().iter().copied().filter(|address| *address != first).collect())
+}
+
 fn open_version_4(
     export: &NfsExport,
     addresses: &[SocketAddr],

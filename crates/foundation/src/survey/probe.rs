@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::export::{ExportError, ExportRoot, open_export};
 use super::{NfsExport, ReplicaLocation, ReplicaSpec};
-use crate::nfs::{Caller, Identity, Kind, NfsError, Position};
+use crate::nfs::{Caller, Identity, Kind, NfsError, Position, Version};
 
 /// Names of a root that are compared at most. The first level says whether two
 /// trees are meant to be the same; it does not prove it.
@@ -63,6 +63,8 @@ pub struct RootInfo {
     pub canonical: PathBuf,
     /// The addresses of an export's server.
     pub servers: Vec<SocketAddr>,
+    /// What was agreed with an export's server.
+    pub terms: Option<ExportTerms>,
     /// The id of its mount in mountinfo (Linux 5.8).
     pub mount_id: Option<u64>,
     /// Device number, major and minor; 0:0 of an export.
@@ -81,6 +83,17 @@ pub struct RootInfo {
     pub is_read_only: bool,
     /// Names in it, where they were asked for.
     pub listing: Option<RootListing>,
+}
+
+/// What a client and the server of an export have agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportTerms {
+    /// The version of NFS.
+    pub version: Version,
+    /// The addresses that the client uses: one, with NFSv4.1 all that lead to the same server.
+    pub addresses: Vec<SocketAddr>,
+    /// The longest read of the server, bytes.
+    pub max_read: u32,
 }
 
 /// The names of a root.
@@ -169,6 +182,7 @@ fn open_and_stat(path: &Path, wanted: ProbeOptions) -> Result<RootInfo, Errno> {
     Ok(RootInfo {
         canonical,
         servers: Vec::new(),
+        terms: None,
         mount_id: shows_mount.then_some(stat.stx_mnt_id),
         dev: (stat.stx_dev_major, stat.stx_dev_minor),
         ino: stat.stx_ino,
@@ -213,6 +227,11 @@ fn describe_export(
     Ok(RootInfo {
         canonical: export.address.to_string().into(),
         servers: found.addresses.clone(),
+        terms: Some(ExportTerms {
+            version: found.client.version(),
+            addresses: found.client.addresses().to_vec(),
+            max_read: found.limits.max_read,
+        }),
         mount_id: None,
         dev: (0, 0),
         ino: attributes.number,

@@ -26,6 +26,7 @@ fn root(name: &str, minor: u32, ino: u64) -> RootInfo {
     RootInfo {
         canonical: Path::new("/mnt").join(name),
         servers: Vec::new(),
+        terms: None,
         mount_id: None,
         dev: (0, minor),
         ino,

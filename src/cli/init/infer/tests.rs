@@ -18,6 +18,7 @@ fn root(minor: u32, ino: u64, ctime: (i64, u32), names: &[(&str, u64)]) -> RootI
     RootInfo {
         canonical: "/".into(),
         servers: Vec::new(),
+        terms: None,
         mount_id: None,
         dev: (0, minor),
         ino,

@@ -58,6 +58,7 @@ fn healthy_replica(i: usize) -> ExaminedReplica {
         page_cache: false,
         read_ahead_kib: Some(8192),
         nfs: Some(healthy_nfs(i)),
+        export: None,
         route: Some(ServerRoute {
             to: format!("10.0.{i}.2"),
             from: "10.0.0.1".into(),
@@ -80,6 +81,32 @@ fn healthy_replica(i: usize) -> ExaminedReplica {
         }]),
         clock_ahead_s: Some(0.002),
     }
+}
+
+/// Makes a replica an export of the server that it is a mount of.
+pub(crate) fn export(facts: &mut DoctorFacts, i: usize) -> &mut ExportFacts {
+    let replica = &mut facts.replicas[i];
+    let server = format!("10.0.{}.2", i + 1);
+    replica.path = format!("nfs://{server}/");
+    (replica.is_export, replica.nfs) = (true, None);
+    (replica.mount_point, replica.fs_type, replica.source) = (None, None, None);
+    replica.export.insert(ExportFacts {
+        server: server.clone(),
+        addresses: vec![server],
+        port: 2049,
+        version: "4.1".into(),
+        max_read: 1 << 20,
+        calls: Some(ExportCallStats { calls: 10_000, connects: 4, ..ExportCallStats::default() }),
+    })
+}
+
+/// Three exports without any problem.
+pub(crate) fn healthy_exports() -> DoctorFacts {
+    let mut facts = healthy();
+    for i in 0..3 {
+        export(&mut facts, i);
+    }
+    facts
 }
 
 fn healthy_nfs(i: usize) -> NfsFacts {
