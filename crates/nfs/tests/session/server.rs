@@ -561,6 +561,10 @@ impl<'a> Compound<'a> {
                 None
             }
             0 => Some("two calls have one number"),
+            // Where calls wait, one of an ended connection may come after those that follow it.
+            before if before > u32::MAX / 2 && !self.tree.answers_at_once() => {
+                return Err(status::SEQ_MISORDERED);
+            }
             _ => Some("a number was left out"),
         };
         let violation = violation.or((highest < slot).then_some("a wrong highest slot"));

@@ -53,6 +53,15 @@ pub(crate) struct Receiver {
     record: Record,
 }
 
+/// What came with one system call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// 0 if the server has closed the connection.
+    pub(crate) bytes: usize,
+    /// Whether there was no more.
+    pub(crate) is_all: bool,
+}
+
 /// Where the fragment ends.
 #[derive(Default)]
 struct Mark {
@@ -91,8 +100,7 @@ impl Receiver {
         }
     }
 
-    /// Receives once, and completes the calls whose replies are there. Returns the number of bytes
-    /// that came; 0 means that the server has closed the connection.
+    /// Receives once, and completes the calls whose replies are there.
     ///
     /// # Errors
     /// The socket's; `WouldBlock` if no bytes are there.
@@ -100,10 +108,19 @@ impl Receiver {
         &mut self,
         source: &mut impl Read,
         calls: &mut impl Calls,
-    ) -> io::Result<usize> {
+    ) -> io::Result<Received> {
         let received = self.fill(source)?;
         while self.step(calls) {}
         Ok(received)
+    }
+
+    /// The data of the current reply that has not come yet: so many bytes follow before anything
+    /// else.
+    pub(super) fn missing_data(&self) -> usize {
+        match &self.record {
+            Record::Data { filled, len, .. } => (len - filled).min(self.mark.left),
+            _ => 0,
+        }
     }
 
     /// The call whose reply is being received, if it is over ([`PendingCall::is_over`]). The rest of
@@ -127,7 +144,7 @@ impl Receiver {
     }
 
     /// Receives into the buffer of the call, as far as the fragment goes, and into the inbox.
-    fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
+    fn fill(&mut self, source: &mut impl Read) -> io::Result<Received> {
         debug_assert_eq!(self.start, self.end, "every step takes all that it can");
         self.start = 0;
         self.end = 0;
@@ -143,10 +160,10 @@ impl Receiver {
             *filled += data;
             self.mark.left -= data;
             self.end = received - data;
-            return Ok(received);
+            return Ok(Received { bytes: received, is_all: received < wanted + INBOX });
         }
         self.end = source.read(&mut self.inbox)?;
-        Ok(self.end)
+        Ok(Received { bytes: self.end, is_all: self.end < INBOX })
     }
 
     /// Takes some bytes out of the inbox, or ends a record. Returns false if it needs more bytes.

@@ -1,10 +1,11 @@
 //! TCP sockets to a server, which never block.
 
+use std::ffi::c_int;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -63,6 +64,23 @@ fn start_connect_from(to: SocketAddr, port: Option<u16>) -> Result<OwnedFd, Errn
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(errno) => Err(errno),
     }
+}
+
+/// Makes the kernel report the socket as readable only when so many bytes are there, or none can
+/// come.
+pub(super) fn set_low_water(socket: &TcpStream, bytes: usize) -> io::Result<()> {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    // SAFETY: the option's value is one int, which lives until the call returns.
+    let set = unsafe {
+        nix::libc::setsockopt(
+            socket.as_raw_fd(),
+            nix::libc::SOL_SOCKET,
+            nix::libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            size_of::<c_int>() as nix::libc::socklen_t,
+        )
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The connection, which the kernel has reported as ready to send.

@@ -18,9 +18,9 @@ use rustix::io::Errno;
 
 use super::connection::Connection;
 use super::pending::{PendingCall, Renewed, RpcError};
-use super::receiver::Receiver;
+use super::receiver::{Received, Receiver};
 use super::shared::{ConnectFailure, Shared};
-use super::socket::{finish_connect, start_connect};
+use super::socket::{finish_connect, set_low_water, start_connect};
 
 /// While calls wait, deadlines are looked at this often.
 const TICK: Duration = Duration::from_millis(25);
@@ -40,6 +40,13 @@ const MIN_STUCK: Duration = Duration::from_secs(1);
 
 /// A connection that was lost sooner has not worked, even if replies came.
 const MIN_LIFE: Duration = Duration::from_secs(1);
+
+/// Data that comes slowly is received in parts of this size. Smaller ones cost more processor time;
+/// larger ones need a larger receive buffer.
+const PIECE: usize = 256 << 10;
+
+/// The end of a reply is received as it comes if it is shorter.
+const MIN_PIECE: usize = 16 << 10;
 
 /// What one connection receives before the others have a turn.
 const BYTES_PER_TURN: usize = 16 << 20;
@@ -72,6 +79,8 @@ struct UpLink {
     heard_at: Instant,
     /// Bytes that have come since.
     unheard: usize,
+    /// The socket counts as ready when so many bytes are there.
+    low_water: usize,
 }
 
 /// Why a connection is given up.
@@ -362,6 +371,7 @@ impl Worker {
             useful_at: now,
             heard_at: now,
             unheard: 0,
+            low_water: 1,
         }));
         *self.shared.last_failure.lock() = None;
         if opened.is_err() {
@@ -396,6 +406,16 @@ impl Worker {
 }
 
 impl UpLink {
+    /// Lets data that comes in small parts gather, as each wakeup costs processor time.
+    fn set_low_water(&mut self, received: usize) -> io::Result<()> {
+        let wanted = low_water(self.low_water, received, self.receiver.missing_data());
+        if wanted != self.low_water {
+            set_low_water(&self.socket, wanted)?;
+            self.low_water = wanted;
+        }
+        Ok(())
+    }
+
     /// Receives and sends what the socket has and takes. Returns the number of replies.
     fn transfer(&mut self, connection: &Connection, events: PollFlags) -> io::Result<u64> {
         let mut replies = connection.replies();
@@ -403,8 +423,15 @@ impl UpLink {
         let mut result = Ok(());
         for _ in 0..RECEIVES_PER_TURN {
             match self.receiver.receive(&mut &*self.socket, &mut replies) {
-                Ok(0) => result = Err(io::ErrorKind::ConnectionReset.into()),
-                Ok(bytes) => received += bytes,
+                Ok(Received { bytes: 0, .. }) => {
+                    result = Err(io::ErrorKind::ConnectionReset.into());
+                }
+                Ok(Received { bytes, is_all }) => {
+                    received += bytes;
+                    if is_all {
+                        break;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => result = Err(error),
@@ -424,11 +451,19 @@ impl UpLink {
             self.unheard = 0;
         }
         result?;
+        self.set_low_water(received)?;
         if events.contains(PollFlags::OUT) {
             connection.send()?;
         }
         Ok(replies.completed)
     }
+}
+
+/// How many bytes are worth a wakeup, after a turn in which `received` have come, where `missing`
+/// bytes of data follow.
+fn low_water(now: usize, received: usize, missing: usize) -> usize {
+    let is_slow = now > 1 || received < PIECE / 2;
+    if is_slow && missing >= MIN_PIECE { missing.min(PIECE) } else { 1 }
 }
 
 impl Drop for Worker {
@@ -454,4 +489,26 @@ fn backoff(failures: u32, most: Duration) -> Duration {
     let most = most.min(FIRST_BACKOFF * 2u32.pow(failures.saturating_sub(1).min(10)));
     let random = RandomState::new().hash_one(failures) % 1024;
     most / 2 + most.mul_f64(random as f64 / 2048.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket that waits for more bytes than come would never be ready.
+    #[test]
+    fn a_socket_waits_for_no_more_than_what_comes() {
+        for (now, received, missing, expected) in [
+            (1, 30_000, 1 << 20, PIECE),
+            // It comes fast: there is nothing to wait for.
+            (1, 700_000, 300_000, 1),
+            (PIECE, PIECE, 500_000, PIECE),
+            (PIECE, PIECE, 100_000, 100_000),
+            (100_000, 95_000, 5_000, 1),
+            (PIECE, PIECE, 0, 1),
+            (1, 100, 0, 1),
+        ] {
+            assert_eq!(low_water(now, received, missing), expected, "{now} {received} {missing}");
+        }
+    }
 }
