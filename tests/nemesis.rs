@@ -76,10 +76,12 @@ use writers::{StampReader, Stamped, Writer};
 /// The runs of CI, one process each.
 ///
 /// The seeds, 20 s each: in one process, whose memory may not grow from the first to the last.
-const CI_SEEDS: [&str; 3] = ["--seed=1", "--seeds=6", "--minutes=0.333333333333"];
+const CI_SEEDS: &[&str] = &["--seed=1", "--seeds=6", "--minutes=0.333333333333"];
+/// The same over exports: of NFSv3, of both versions in one volume, and of NFSv4.1.
+const CI_EXPORTS: &[&str] = &["--exports", "--seed=3", "--seeds=3", "--minutes=0.333333333333"];
 /// The seed of second failures. Its 45 s have three kills, two upgrades and a reload, beside
 /// replicas that are dead, hang and have lost their mounts.
-const CI_SECOND: [&str; 3] = ["--second", "--seed=1", "--minutes=0.75"];
+const CI_SECOND: &[&str] = &["--second", "--seed=1", "--minutes=0.75"];
 
 /// After the last heal all replicas must serve reads again within this time: the longest pause
 /// between two probes, plus the time until a replica is measured as fast again.
@@ -210,12 +212,12 @@ fn main() -> ExitCode {
 /// Runs CI's seeds side by side. Each process sleeps most of the time, and allows for the delays
 /// that it measures.
 fn play_ci(arguments: &Arguments) -> ExitCode {
-    let mut all = vec![CI_SEEDS];
+    let mut all = vec![CI_SEEDS, CI_EXPORTS];
     if second::is_possible() {
         all.insert(0, CI_SECOND);
     }
     let parent = rustix::process::getpid();
-    let start = |seeds: [&str; 3]| {
+    let start = |seeds: &[&str]| {
         let mut command = Command::new("/proc/self/exe");
         command.args(seeds).args(arguments.dry.then_some("--dry")).stdout(Stdio::piped());
         if let Some(path) = &arguments.report {

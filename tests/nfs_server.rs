@@ -7,6 +7,7 @@ use std::fs::Metadata;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nfs3_server::nfs3_types::nfs3::{
     fattr3, filename3, ftype3, nfspath3, nfsstat3, nfstime3, specdata3,
@@ -28,6 +29,7 @@ pub(crate) struct NfsServer {
     root: PathBuf,
     other: Option<PathBuf>,
     runtime: Option<Runtime>,
+    mirror: Option<Arc<Mirror>>,
     address: SocketAddr,
     habits: watch::Sender<Habits>,
 }
@@ -37,7 +39,8 @@ impl NfsServer {
     pub(crate) fn new(root: &Path, other: Option<&Path>) -> Self {
         let (habits, _) = watch::channel(Habits::GOOD);
         let (root, other) = (root.to_owned(), other.map(Path::to_owned));
-        let mut server = Self { root, other, runtime: None, address: own_address(), habits };
+        let address = own_address();
+        let mut server = Self { root, other, runtime: None, mirror: None, address, habits };
         server.start();
         server
     }
@@ -50,6 +53,8 @@ impl NfsServer {
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
         let mirror = Mirror::new(&self.root, self.other.as_deref(), self.habits.subscribe());
+        let mirror = Arc::new(mirror);
+        self.mirror = Some(Arc::clone(&mirror));
         let address = self.address.to_string();
         let listener = runtime.block_on(NFSTcpListener::bind_ro(&address, Front(mirror))).unwrap();
         runtime.spawn(async move { listener.handle_forever().await });
@@ -75,6 +80,11 @@ impl NfsServer {
     pub(crate) fn replica_keys(&self) -> String {
         let (address, port) = (self.address, self.address.port());
         format!("address = \"nfs://{address}/\"\nmount_port = {port}\n")
+    }
+
+    /// Shows the server where an object is that was renamed, so that its handle stays valid.
+    pub(crate) fn learn(&self, path: PathBuf) {
+        self.mirror.as_ref().expect("it runs").learn(path).unwrap();
     }
 
     /// Changes its behaviour.
@@ -117,7 +127,7 @@ impl Drop for NfsServer {
 type Answer<T> = Result<T, nfsstat3>;
 
 /// A mirror, as NFSv3 shows it.
-struct Front(Mirror);
+struct Front(Arc<Mirror>);
 
 fn nfsstat(status: Status) -> nfsstat3 {
     match status {

@@ -119,7 +119,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("bench", &["daemon", "raw_replica", "config", "survey", "timeout", "volume", "format"]),
     ("explain", &["simulate", "placement", "volume", "format"]),
     ("simulate", &["read", "replicas", "placement", "scheduler", "config", "volume", "telemetry"]),
-    ("doctor", &["raw_replica", "config", "survey", "mount_table", "timeout", "volume", "format"]),
+    (
+        "doctor",
+        &["raw_replica", "config", "survey", "mount_table", "nfs", "timeout", "volume", "format"],
+    ),
     ("verify", &["backend", "config", "volume"]),
     ("raw_replica", &["daemon", "backend", "config", "survey", "timeout"]),
     ("scheduler", &["replicas", "volume"]),

@@ -110,7 +110,7 @@ _arguments "${_arguments_options[@]}" : \
 '--json[Print JSON instead of a table]' \
 '-h[Print help]' \
 '--help[Print help]' \
-'*::what -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted; or the replicas'\'' directories:_files' \
+'*::what -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted; or the replicas'\'' directories; or servers with one export, nfs\://SERVER,SERVER/EXPORT:_files' \
 && ret=0
 ;;
 (status)

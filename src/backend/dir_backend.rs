@@ -364,7 +364,7 @@ impl Backend for DirBackend {
     fn flush_closes(&self) {}
 
     fn adopt(&self, mut parts: OwnedFileParts) -> Option<Arc<dyn BackendFile>> {
-        if parts.is_empty() {
+        if parts.direct.is_none() && parts.cached.is_none() {
             return None;
         }
         let device = self.root_slot.device()?;

@@ -2,7 +2,7 @@
 //!
 //! A descriptor can be sent to another process. The open file keeps its locks, and it stays open
 //! even if it has no name any more. A file of an export is a handle, which another process can use
-//! as well. These types hold what is sent, and never call the replica.
+//! as well. These types hold such parts, and never call the replica.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

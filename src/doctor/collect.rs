@@ -16,6 +16,7 @@ use super::{clock, network, tcp_info};
 use crate::config::{Access, Config, PageCache, Passthrough, ReplicaConfig};
 use crate::mount_table::fanfs_mounts::{DaemonState, FanfsMount};
 use crate::mount_table::{Mount, MountTable, NfsMount, NfsStats, Recovery};
+use crate::nfs::Version;
 use crate::raw_replica::{RawReplica, UnopenedReplica};
 use crate::survey::{Observation, ProbeResult, Severity, Survey, addresses_of_same_server, survey};
 use crate::timeout::run_with_timeout;
@@ -212,38 +213,41 @@ fn export_facts(sight: &Observation) -> Option<ExportFacts> {
         server: export.address.server.clone(),
         addresses: terms.addresses.iter().map(|address| address.ip().to_string()).collect(),
         port: terms.addresses.first().map_or(0, |address| address.port()),
-        version: terms.version.to_string().trim_start_matches("NFSv").to_owned(),
+        version: match terms.version {
+            Version::V3 => "3",
+            Version::V4_1 => "4.1",
+        },
         max_read: terms.max_read.into(),
         calls: None,
     })
 }
 
-/// Groups of exports, by index, whose addresses are of one server. The first of a group asks for
-/// the others.
-fn exports_of_one_server(survey: &Survey, limit: Duration) -> Vec<Vec<usize>> {
+/// Groups of exports, by index, whose addresses are of one server; `None` if that is unknown. The
+/// server of the first one of a group is asked about the others.
+fn exports_of_one_server(survey: &Survey, limit: Duration) -> Option<Vec<Vec<usize>>> {
     let version_4 = |(id, sight): (ReplicaId, &Observation)| {
-        let export = sight.spec.location.export()?.clone();
         let terms = sight.directory()?.terms.as_ref()?;
         let first = *terms.addresses.first()?;
-        (terms.version.to_string() == "NFSv4.1").then_some((id.index(), export, first))
+        (terms.version == Version::V4_1).then_some((id.index(), first))
     };
-    let mut left: Vec<_> = survey.replicas.iter().filter_map(version_4).collect();
+    let mut left: Vec<(usize, SocketAddr)> = survey.replicas.iter().filter_map(version_4).collect();
+    if left.len() < 2 {
+        return None;
+    }
     let mut groups = Vec::new();
     while left.len() > 1 {
-        let (index, export, _) = left.remove(0);
-        let others: Vec<SocketAddr> = left.iter().map(|(_, _, address)| *address).collect();
-        let same = run_with_timeout(limit, move || {
-            addresses_of_same_server(&export, &others, limit).unwrap_or_default()
-        });
-        let same = same.unwrap_or_default();
+        let (index, first) = left.remove(0);
+        let others: Vec<SocketAddr> = left.iter().map(|(_, address)| *address).collect();
+        let ask = move || addresses_of_same_server(first, &others, limit).ok();
+        let same = run_with_timeout(limit, ask).flatten()?;
         let (group, rest): (Vec<_>, _) =
-            left.into_iter().partition(|(_, _, address)| same.contains(address));
+            left.into_iter().partition(|(_, address)| same.contains(address));
         left = rest;
         if !group.is_empty() {
             groups.push([index].into_iter().chain(group.iter().map(|found| found.0)).collect());
         }
     }
-    groups
+    Some(groups)
 }
 
 /// Options that are not passed to mount(8): the kernel or mount.nfs adds them.

@@ -23,8 +23,9 @@ pub struct DoctorFacts {
     pub replicas: Vec<ExaminedReplica>,
     /// Groups of NFS replicas, by index, that share one connection.
     pub one_connection: Vec<Vec<usize>>,
-    /// Groups of exports, by index, whose addresses are of one server (NFSv4.1).
-    pub one_server: Vec<Vec<usize>>,
+    /// Groups of exports, by index, whose addresses are of one server; null if no two of them are
+    /// on NFSv4.1, which alone shows it, or a server did not answer.
+    pub one_server: Option<Vec<Vec<usize>>>,
     /// Groups of other replicas, by index, that are on one filesystem.
     pub one_file_system: Vec<Vec<usize>>,
     /// Errors of `fanfs check`: the replicas, by index, the text, and whether fanfs refuses to
@@ -174,10 +175,11 @@ pub struct ExportFacts {
     /// The server's port.
     pub port: u16,
     /// The protocol version: `3` or `4.1`.
-    pub version: String,
+    pub version: &'static str,
     /// The longest READ of the server, bytes.
     pub max_read: u64,
-    /// The calls of the volume's daemons since their mounts; null if the volume is not mounted.
+    /// The calls of the volume's daemons since they were started; null if the volume is not
+    /// mounted.
     pub calls: Option<ExportCallStats>,
 }
 

@@ -185,8 +185,10 @@ impl HealthBoard {
     /// Replicas that need a mount check now. Each is returned once until its result is reported.
     pub fn due_mount_checks(&mut self, now: Instant) -> ReplicaSet {
         let mut wanted = ReplicaSet::EMPTY;
-        let is_any_healthy =
-            self.health.iter().any(|(_, health)| health.state() == HealthState::Healthy);
+        let is_any_healthy = self
+            .health
+            .iter()
+            .any(|(_, health)| health.snapshot(now).state == HealthState::Healthy);
         for (id, health) in self.health.iter_mut() {
             if !is_any_healthy {
                 health.expedite_mount_check();

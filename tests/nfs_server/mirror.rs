@@ -180,7 +180,7 @@ impl Mirror {
         Ok(path.strip_prefix(hidden).map_or(path.clone(), |below| shown.join(below)))
     }
 
-    fn learn(&self, path: PathBuf) -> Answer<Metadata> {
+    pub(crate) fn learn(&self, path: PathBuf) -> Answer<Metadata> {
         let found = path.symlink_metadata().map_err(|error| status(&error))?;
         self.paths.lock().unwrap().insert(found.ino(), path);
         Ok(found)

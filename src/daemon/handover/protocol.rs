@@ -81,18 +81,11 @@ pub(in crate::daemon) fn send_state(
 ) -> io::Result<()> {
     let mut open: Vec<_> = files.iter().map(|file| file.parts()).collect();
     let parts = open.iter().map(|p| (p.direct.is_some(), p.cached.is_some())).collect();
-    let exports: ExportFiles = open
-        .iter_mut()
-        .enumerate()
-        .filter_map(|(index, parts)| Some((index, parts.export.take()?)))
-        .collect();
-    let exports = match exports.is_empty() {
-        true => None,
-        false => Some(file_of(&serde_json::to_vec(&exports)?)?),
-    };
-    let all = StateMessage { snapshot, parts, exports: ExportFiles::new() };
-    let tables = file_of(&postcard::to_stdvec(&all).map_err(io::Error::other)?)?;
-    let along: Vec<_> = exports.iter().chain([&tables]).map(AsFd::as_fd).collect();
+    let exports = open.iter_mut().enumerate();
+    let exports = exports.filter_map(|(index, parts)| Some((index, parts.export.take()?)));
+    let state = StateMessage { snapshot, parts, exports: exports.collect() };
+    let along = state.write()?;
+    let along: Vec<_> = along.iter().map(AsFd::as_fd).collect();
     link.send(&PredecessorMessage::Tables, &along)?;
     let descriptors: Vec<BorrowedFd<'_>> =
         open.iter().flat_map(|parts| [parts.direct, parts.cached]).flatten().collect();
@@ -115,6 +108,16 @@ fn file_of(bytes: &[u8]) -> io::Result<File> {
 }
 
 impl StateMessage {
+    /// Writes the files that are sent, in their order.
+    fn write(&self) -> io::Result<Vec<File>> {
+        let mut files = Vec::new();
+        if !self.exports.is_empty() {
+            files.push(file_of(&serde_json::to_vec(&self.exports)?)?);
+        }
+        files.push(file_of(&postcard::to_stdvec(self).map_err(io::Error::other)?)?);
+        Ok(files)
+    }
+
     /// Reads inodes and handles from the files that came along.
     pub(in crate::daemon) fn read(tables: OwnedFd, exports: Option<OwnedFd>) -> io::Result<Self> {
         let read = |file: OwnedFd| {
@@ -123,7 +126,11 @@ impl StateMessage {
         };
         let mut all: Self = postcard::from_bytes(&read(tables)?).map_err(io::Error::other)?;
         if let Some(exports) = exports {
-            all.exports = serde_json::from_slice(&read(exports)?)?;
+            // Without them the files are opened again by their paths.
+            all.exports = serde_json::from_slice(&read(exports)?).unwrap_or_else(|error| {
+                tracing::warn!(%error, "the previous daemon's files of exports cannot be read");
+                ExportFiles::new()
+            });
         }
         Ok(all)
     }
@@ -146,6 +153,34 @@ impl StateMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_exports_come_beside_the_tables() {
+        let record = r#"{"root":[1],"handle":[2,3],"user":[4,5,[6]]}"#;
+        let record: ExportFileRecord = serde_json::from_str(record).unwrap();
+        let exports = ExportFiles::from([(1, record.clone())]);
+        let parts = vec![(false, false); 2];
+        let snapshot = FsSnapshot::default;
+        let state = StateMessage { snapshot: snapshot(), parts: parts.clone(), exports };
+        let mut along: Vec<OwnedFd> = state.write().unwrap().into_iter().map(Into::into).collect();
+        assert_eq!(along.len(), 2);
+        let tables = along.pop().unwrap();
+        let mut read = StateMessage::read(tables, along.pop()).unwrap();
+        let files = read.group_parts(Vec::new());
+        assert!(files[0].is_empty() && files[1].export.as_ref() == Some(&record));
+        // A daemon that does not know them takes the last file.
+        let mut along = state.write().unwrap();
+        let read = StateMessage::read(along.pop().unwrap().into(), None).unwrap();
+        assert!(read.parts == parts && read.exports.is_empty());
+        // Those of a later version may be different.
+        let other = file_of(b"[{}]").unwrap();
+        let tables = state.write().unwrap().pop().unwrap();
+        let read = StateMessage::read(tables.into(), Some(other.into())).unwrap();
+        assert!(read.parts == parts && read.exports.is_empty());
+        // Without any there is one file.
+        let none = StateMessage { snapshot: snapshot(), parts, exports: ExportFiles::new() };
+        assert_eq!(none.write().unwrap().len(), 1);
+    }
 
     /// Daemons of other versions read these names.
     #[test]

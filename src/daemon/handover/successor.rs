@@ -133,7 +133,7 @@ impl PendingSuccessor {
         Ok(Self { mount_snapshot: snapshot, started, session, kind })
     }
 
-    /// Restores the predecessor's tables, with the descriptors that came along.
+    /// Restores the predecessor's tables, with the files that came along.
     fn restore(&self, tables: FsSnapshot, files: Vec<OwnedFileParts>) -> Result<(), StartError> {
         let core = &self.started.core;
         let map = |old| self.mount_snapshot.map_replica(&core.config, old);

@@ -33,11 +33,14 @@ pub(super) fn one_server(facts: &DoctorFacts) -> CheckOutcome {
     if exports.len() < 2 {
         return CheckOutcome::NotApplicable;
     }
-    if exports.iter().all(|export| export.version == "3") {
-        return CheckOutcome::Unknown(
-            "NFSv3 does not show which addresses are of one server".into(),
-        );
-    }
+    let Some(groups) = &facts.one_server else {
+        let is_comparable = exports.iter().filter(|export| export.version != "3").count() > 1;
+        let why = match is_comparable {
+            true => "a server did not answer",
+            false => "NFSv3 does not show which addresses are of one server",
+        };
+        return CheckOutcome::Unknown(why.to_owned());
+    };
     let finding = |group: &Vec<usize>| {
         let addresses: Vec<String> = group
             .iter()
@@ -63,7 +66,7 @@ pub(super) fn one_server(facts: &DoctorFacts) -> CheckOutcome {
                 .to_owned(),
         }
     };
-    CheckOutcome::Checked(facts.one_server.iter().map(finding).collect())
+    CheckOutcome::Checked(groups.iter().map(finding).collect())
 }
 
 pub(super) fn read_size(facts: &DoctorFacts) -> CheckOutcome {
@@ -116,7 +119,7 @@ pub(super) fn repeated_calls(facts: &DoctorFacts) -> CheckOutcome {
             text: FindingText::new(
                 format!("the server of replica {} lost calls or answered them late", replica.name),
                 format!(
-                    "of {} calls since the mount, {} were sent again after a connection had ended \
+                    "of {} calls since the daemon's start, {} were sent again after a connection had ended \
                      and {} were answered after fanfs had given them up ({} in all, {} connections; \
                      fanfs status)",
                     stats.calls,

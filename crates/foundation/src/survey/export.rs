@@ -155,26 +155,22 @@ fn open_version_3(
     Ok(ExportRoot { client, root, limits, addresses })
 }
 
-/// Those of `others` that are addresses of the server of this export, as the server itself proves.
-/// With NFSv3 nothing proves it.
+/// Those of `others` that are addresses of the NFSv4.1 server at `first`, as the server itself
+/// proves. With NFSv3 nothing proves it.
 ///
 /// # Errors
-/// If the export cannot be opened.
+/// If the server does not answer.
 pub fn addresses_of_same_server(
-    export: &NfsExport,
+    first: SocketAddr,
     others: &[SocketAddr],
     limit: Duration,
-) -> Result<Vec<SocketAddr>, ExportError> {
-    let end = Instant::now() + limit;
-    let Some(first) = export.address.resolve().map_err(ExportError::Name)?.first().copied() else {
-        return Ok(Vec::new());
-    };
-    let port = export.address.port.unwrap_or(DEFAULT_NFS_PORT);
-    let first = SocketAddr::new(first.ip(), port);
+) -> Result<Vec<SocketAddr>, NfsError> {
     let addresses = [first].into_iter().chain(others.iter().copied()).collect();
     let identity = Identity::of_process();
-    let caller = Caller { identity: &identity, deadline: end };
-    let client = Client::version_4_1(target(export, addresses), caller)?;
+    let caller = Caller { identity: &identity, deadline: Instant::now() + limit };
+    // No export is looked at, so no server wants a source port below 1024.
+    let target = Target { reserved_port: false, ..default_target(addresses) };
+    let client = Client::version_4_1(target, caller)?;
     Ok(client.addresses().iter().copied().filter(|address| *address != first).collect())
 }
 
@@ -206,9 +202,13 @@ fn with_first(addresses: &[SocketAddr], first: usize, port: u16) -> Vec<SocketAd
 }
 
 fn target(export: &NfsExport, addresses: Vec<SocketAddr>) -> Target {
+    Target { connections: export.connections, ..default_target(addresses) }
+}
+
+fn default_target(addresses: Vec<SocketAddr>) -> Target {
     Target {
         addresses,
-        connections: export.connections,
+        connections: 1,
         reserved_port: true,
         is_patient: true,
         silence: Target::SILENCE,

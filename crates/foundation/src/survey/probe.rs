@@ -63,7 +63,7 @@ pub struct RootInfo {
     pub canonical: PathBuf,
     /// The addresses of an export's server.
     pub servers: Vec<SocketAddr>,
-    /// What was agreed with an export's server.
+    /// The terms with an export's server.
     pub terms: Option<ExportTerms>,
     /// The id of its mount in mountinfo (Linux 5.8).
     pub mount_id: Option<u64>,
@@ -85,7 +85,7 @@ pub struct RootInfo {
     pub listing: Option<RootListing>,
 }
 
-/// What a client and the server of an export have agreed on.
+/// The terms that a client and the server of an export have agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportTerms {
     /// The version of NFS.

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use tree::{Attributes, Kind, Listed, Sample, Tree, pattern};
 
@@ -91,7 +91,7 @@ struct State {
 /// The number of the first client.
 const FIRST_CLIENT: u64 = 77;
 
-/// What EXCHANGE_ID has told of a client.
+/// A client that has made an EXCHANGE_ID.
 struct KnownClient {
     /// Its verifier and its name.
     owner: Vec<u8>,
@@ -132,7 +132,7 @@ impl Server {
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 let (state, tree) = own.clone();
-                let mut now = state.lock().unwrap();
+                let Ok(mut now) = state.lock() else { return };
                 if now.has_ended {
                     return;
                 }
@@ -218,17 +218,19 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let violation = self.state.lock().map(|mut state| {
-            state.has_ended = true;
-            state.violation.clone()
-        });
+        let is_poisoned = self.state.is_poisoned();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.has_ended = true;
+        let violation = state.violation.clone();
+        for socket in state.connections.drain(..) {
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+        drop(state);
         // The listening thread sees the end, and lets go of the address.
         let _ = TcpStream::connect(self.address);
-        if self.state.lock().is_ok() {
-            self.close_connections();
-        }
         if !std::thread::panicking() {
-            assert_eq!(violation.unwrap(), None, "the client breaks the rules of sessions");
+            assert!(!is_poisoned, "the server does not understand a call");
+            assert_eq!(violation, None, "the client breaks the rules of sessions");
         }
     }
 }
@@ -352,9 +354,13 @@ fn serve(mut socket: TcpStream, state: &Arc<Mutex<State>>, tree: &Arc<dyn Tree>)
             let (state, tree) = (Arc::clone(state), Arc::clone(tree));
             let writer = Arc::clone(&writer);
             std::thread::spawn(move || {
-                if let Ok(reply) = answer(&record, &state, &*tree) {
-                    let _ = writer.lock().unwrap().write_all(&reply.record());
-                }
+                let answer = || answer(&record, &state, &*tree);
+                let reply = std::panic::catch_unwind(std::panic::AssertUnwindSafe(answer));
+                let mut writer = writer.lock().unwrap();
+                let _ = match reply {
+                    Ok(Ok(reply)) => writer.write_all(&reply.record()),
+                    Ok(Err(Closing)) | Err(_) => writer.shutdown(std::net::Shutdown::Both),
+                };
             });
             continue;
         }

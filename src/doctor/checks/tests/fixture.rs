@@ -94,7 +94,7 @@ pub(crate) fn export(facts: &mut DoctorFacts, i: usize) -> &mut ExportFacts {
         server: server.clone(),
         addresses: vec![server],
         port: 2049,
-        version: "4.1".into(),
+        version: "4.1",
         max_read: 1 << 20,
         calls: Some(ExportCallStats { calls: 10_000, connects: 4, ..ExportCallStats::default() }),
     })
@@ -106,6 +106,7 @@ pub(crate) fn healthy_exports() -> DoctorFacts {
     for i in 0..3 {
         export(&mut facts, i);
     }
+    facts.one_server = Some(Vec::new());
     facts
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Receiver {
 pub(crate) struct Received {
     /// 0 if the server has closed the connection.
     pub(crate) bytes: usize,
-    /// Whether there was no more.
+    /// Whether the socket gave less than there was room for, so it is empty now.
     pub(crate) is_all: bool,
 }
 

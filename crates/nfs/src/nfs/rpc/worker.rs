@@ -146,6 +146,7 @@ impl Worker {
             }
             if self.next_look <= now {
                 self.next_look = now + TICK;
+                self.receive_small_parts(now);
                 self.renew_lease_if_due(now);
                 (0..self.links.len()).for_each(|index| self.end_late_calls(index, now));
                 self.repeat_delayed_calls(now);
@@ -244,6 +245,18 @@ impl Worker {
         late.into_iter().for_each(|call| self.end_call(call, now));
         if is_stuck {
             self.lose(index, Loss::Silent, now);
+        }
+    }
+
+    /// Receives the data that has come where more is awaited ([`UpLink::set_low_water`]): it shows
+    /// that the server is not silent. Kernels before Linux 5.12 may also not report it.
+    fn receive_small_parts(&mut self, now: Instant) {
+        for index in 0..self.links.len() {
+            if let LinkState::Up(up) = &self.links[index].state
+                && up.low_water > 1
+            {
+                self.serve(index, PollFlags::IN, now);
+            }
         }
     }
 
