@@ -235,19 +235,24 @@ fn exports_of_one_server(survey: &Survey, limit: Duration) -> Option<Vec<Vec<usi
         return None;
     }
     let mut groups = Vec::new();
+    let mut is_silent = false;
     while left.len() > 1 {
         let (index, first) = left.remove(0);
-        let others: Vec<SocketAddr> = left.iter().map(|(_, address)| *address).collect();
+        let others: BTreeSet<SocketAddr> =
+            left.iter().map(|(_, address)| *address).filter(|other| *other != first).collect();
+        let others: Vec<SocketAddr> = others.into_iter().collect();
         let ask = move || addresses_of_same_server(first, &others, limit).ok();
-        let same = run_with_timeout(limit, ask).flatten()?;
+        let same = run_with_timeout(limit, ask).flatten();
+        is_silent |= same.is_none();
+        let same = same.unwrap_or_default();
         let (group, rest): (Vec<_>, _) =
-            left.into_iter().partition(|(_, address)| same.contains(address));
+            left.into_iter().partition(|(_, other)| *other == first || same.contains(other));
         left = rest;
         if !group.is_empty() {
             groups.push([index].into_iter().chain(group.iter().map(|found| found.0)).collect());
         }
     }
-    Some(groups)
+    (!is_silent || !groups.is_empty()).then_some(groups)
 }
 
 /// Options that are not passed to mount(8): the kernel or mount.nfs adds them.

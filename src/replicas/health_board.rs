@@ -130,12 +130,16 @@ impl HealthBoard {
                 self.mount_checked(id, MountCheck::SameMount, now);
             }
         }
+        self.clear_quiet_suspects(now);
+        let usable = self.replicas_where(Health::is_usable);
+        if usable.is_empty() { self.health.all() } else { usable }
+    }
+
+    fn clear_quiet_suspects(&mut self, now: Instant) {
         for id in self.suspects().iter() {
             let change = self.health[id].clear_suspicion_if_quiet(now);
             self.log_transition(id, change);
         }
-        let usable = self.replicas_where(Health::is_usable);
-        if usable.is_empty() { self.health.all() } else { usable }
     }
 
     /// Whether a replica was ejected after `at`.
@@ -185,6 +189,7 @@ impl HealthBoard {
     /// Replicas that need a mount check now. Each is returned once until its result is reported.
     pub fn due_mount_checks(&mut self, now: Instant) -> ReplicaSet {
         let mut wanted = ReplicaSet::EMPTY;
+        self.clear_quiet_suspects(now);
         let is_any_healthy = self
             .health
             .iter()
@@ -652,6 +657,19 @@ mod tests {
         assert!(board.due_mount_checks(now).is_empty(), "not without a pause");
         now += MIN_EJECTION / 2;
         assert!(board.due_mount_checks(now).contains(id(0)));
+        // On an idle volume nothing proves the others; they count as healthy after a while.
+        board.mount_checked(id(0), MountCheck::MountGone, now);
+        for other in [id(1), id(2)] {
+            board.eject(other, HealthReason::Failures, now);
+        }
+        now += MIN_EJECTION;
+        let _ = board.due_mount_checks(now);
+        board.mount_checked(id(1), MountCheck::SameMount, now);
+        assert_eq!(board.state(id(1)), HealthState::Probing);
+        now += MAX_EJECTION;
+        let _ = board.due_mount_checks(now);
+        board.mount_checked(id(0), MountCheck::MountGone, now);
+        assert!(board.due_mount_checks(now + MIN_EJECTION).is_empty());
     }
 
     /// Or a request of a volume with short deadlines would end at the shorter one.

@@ -168,9 +168,7 @@ pub fn addresses_of_same_server(
     let addresses = [first].into_iter().chain(others.iter().copied()).collect();
     let identity = Identity::of_process();
     let caller = Caller { identity: &identity, deadline: Instant::now() + limit };
-    // No export is looked at, so no server wants a source port below 1024.
-    let target = Target { reserved_port: false, ..default_target(addresses) };
-    let client = Client::version_4_1(target, caller)?;
+    let client = Client::version_4_1(default_target(addresses), caller)?;
     Ok(client.addresses().iter().copied().filter(|address| *address != first).collect())
 }
 

@@ -11,6 +11,9 @@ use crate::nfs::rpc::pending::{
 use crate::nfs::rpc::{check_may_block, decode_header};
 use crate::nfs::xdr::{DecodeError, Decoder};
 
+/// Replies that come slowly.
+mod slow;
+
 const LONG: Duration = Duration::from_secs(60);
 const PROCEDURE: Procedure = Procedure { program: 1, version: 2, number: 3 };
 
@@ -311,77 +314,6 @@ fn a_byte_at_a_time_harms_only_its_own_call() {
         assert_eq!(start(&transport, 4, LONG).recv().unwrap().unwrap(), b"data");
     }
     assert!(matches!(slow.recv().unwrap(), Err(RpcError::Late)));
-}
-
-/// A reply in two fragments, which comes in small parts.
-fn reply_slowly(socket: &mut TcpStream, xid: u32, data: &[u8]) -> std::io::Result<()> {
-    let whole = data_reply(xid, data);
-    let (first, second) = whole[4..].split_at(300_000);
-    let marks = [first.len() as u32, 0x8000_0000 | second.len() as u32].map(u32::to_be_bytes);
-    let fragments = [&marks[0][..], first, &marks[1][..], second].concat();
-    for part in fragments.chunks(20_000) {
-        socket.write_all(part)?;
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// The receiver waits for larger parts of it, and for none that does not come.
-#[test]
-fn replies_that_come_slowly_are_received() {
-    let data: Vec<u8> = (0..700_000_u32).map(|i| (i * 7 + i / 999) as u8).collect();
-    let sent = data.clone();
-    let server = Server::start(move |_, mut peer| {
-        while let Some(xid) = peer.next_call() {
-            match peer.last_room {
-                4 => peer.reply(xid, b"data"),
-                // This one stops in the middle for a while.
-                5 => {
-                    let whole = data_reply(xid, &[0; 4]);
-                    let _ = peer.socket.write_all(&whole[..whole.len() - 2]);
-                    std::thread::sleep(Duration::from_millis(100));
-                    let _ = peer.socket.write_all(&whole[whole.len() - 2..]);
-                }
-                _ => drop(reply_slowly(&mut peer.socket, xid, &sent)),
-            }
-        }
-    });
-    let transport = server.connect(1);
-    for _ in 0..3 {
-        let large = start(&transport, 700_000, LONG);
-        let small = [4, 5].map(|room| start(&transport, room, LONG));
-        assert!(large.recv().unwrap().unwrap() == data);
-        small.iter().for_each(|answer| assert!(answer.recv().unwrap().is_ok()));
-    }
-    // The rest of a reply that is too late is discarded.
-    let late = start(&transport, 700_000, Duration::from_millis(10));
-    let next = start(&transport, 4, LONG);
-    assert!(matches!(late.recv().unwrap(), Err(RpcError::Late)));
-    assert_eq!(next.recv().unwrap().unwrap(), b"data");
-    assert_eq!(transport.counters()[0].connected, 1, "the connection was given up");
-}
-
-/// The server closes the connection in the middle of a reply that comes slowly.
-#[test]
-fn a_slow_reply_that_ends_is_made_again() {
-    let server = Server::start(|number, mut peer| {
-        while let Some(xid) = peer.next_call() {
-            match number {
-                0 => {
-                    let reply = data_reply(xid, &[1; 700_000]);
-                    for part in reply[..350_000].chunks(20_000) {
-                        let _ = peer.socket.write_all(part);
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    break;
-                }
-                _ => drop(reply_slowly(&mut peer.socket, xid, &[2; 700_000])),
-            }
-        }
-    });
-    let transport = server.connect(1);
-    let answer = start(&transport, 700_000, LONG).recv().unwrap().unwrap();
-    assert!(answer == vec![2; 700_000]);
 }
 
 /// Serves each connection on a thread of its own: replies at once.
