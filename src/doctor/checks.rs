@@ -12,7 +12,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
+use super::facts::{DoctorFacts, ExaminedReplica, ExportFacts, NfsFacts};
 
 mod config_errors;
 mod exports;
@@ -251,12 +251,7 @@ fn check_nfs_replicas(
     facts: &DoctorFacts,
     rule: impl Fn(usize, &ExaminedReplica, &NfsFacts) -> Option<RawFinding>,
 ) -> CheckOutcome {
-    let mounts = facts.replicas.iter().enumerate();
-    let mounts: Vec<_> = mounts.filter_map(|(i, r)| Some((i, r, r.nfs.as_ref()?))).collect();
-    if mounts.is_empty() {
-        return CheckOutcome::NotApplicable;
-    }
-    CheckOutcome::Checked(mounts.into_iter().filter_map(|(i, r, nfs)| rule(i, r, nfs)).collect())
+    check_each(facts, |replica| replica.nfs.as_ref(), rule)
 }
 
 /// Applies a rule to each replica of an NFS server, mounted or not.
@@ -264,13 +259,29 @@ fn check_servers(
     facts: &DoctorFacts,
     rule: impl Fn(usize, &ExaminedReplica, &str) -> Option<RawFinding>,
 ) -> CheckOutcome {
-    let served = facts.replicas.iter().enumerate();
-    let served: Vec<_> = served.filter_map(|(i, r)| Some((i, r, r.server()?))).collect();
-    if served.is_empty() {
+    check_each(facts, ExaminedReplica::server, rule)
+}
+
+/// Applies a rule to each export, which fanfs reads without a mount.
+fn check_exports(
+    facts: &DoctorFacts,
+    rule: impl Fn(usize, &ExaminedReplica, &ExportFacts) -> Option<RawFinding>,
+) -> CheckOutcome {
+    check_each(facts, |replica| replica.export.as_ref(), rule)
+}
+
+/// Applies a rule to each replica that has `part`.
+fn check_each<'a, T>(
+    facts: &'a DoctorFacts,
+    part: impl Fn(&'a ExaminedReplica) -> Option<T>,
+    rule: impl Fn(usize, &'a ExaminedReplica, T) -> Option<RawFinding>,
+) -> CheckOutcome {
+    let replicas = facts.replicas.iter().enumerate();
+    let parts: Vec<_> = replicas.filter_map(|(i, r)| Some((i, r, part(r)?))).collect();
+    if parts.is_empty() {
         return CheckOutcome::NotApplicable;
     }
-    let found = served.into_iter().filter_map(|(i, r, server)| rule(i, r, server));
-    CheckOutcome::Checked(found.collect())
+    CheckOutcome::Checked(parts.into_iter().filter_map(|(i, r, part)| rule(i, r, part)).collect())
 }
 
 /// One replica's share of the volume: the cost of a replica that delivers nothing.

@@ -99,7 +99,7 @@ pub(in crate::daemon) fn send_state(
 }
 
 /// A file in memory, to be read from its start.
-fn file_of(bytes: &[u8]) -> io::Result<File> {
+fn memory_file(bytes: &[u8]) -> io::Result<File> {
     let file = rustix::fs::memfd_create("fanfs", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = File::from(file);
     file.write_all(bytes)?;
@@ -112,9 +112,9 @@ impl StateMessage {
     fn write(&self) -> io::Result<Vec<File>> {
         let mut files = Vec::new();
         if !self.exports.is_empty() {
-            files.push(file_of(&serde_json::to_vec(&self.exports)?)?);
+            files.push(memory_file(&serde_json::to_vec(&self.exports)?)?);
         }
-        files.push(file_of(&postcard::to_stdvec(self).map_err(io::Error::other)?)?);
+        files.push(memory_file(&postcard::to_stdvec(self).map_err(io::Error::other)?)?);
         Ok(files)
     }
 
@@ -173,7 +173,7 @@ mod tests {
         let read = StateMessage::read(along.pop().unwrap().into(), None).unwrap();
         assert!(read.parts == parts && read.exports.is_empty());
         // Those of a later version may be different.
-        let other = file_of(b"[{}]").unwrap();
+        let other = memory_file(b"[{}]").unwrap();
         let tables = state.write().unwrap().pop().unwrap();
         let read = StateMessage::read(tables.into(), Some(other.into())).unwrap();
         assert!(read.parts == parts && read.exports.is_empty());

@@ -1,31 +1,17 @@
 //! Rules about exports, which fanfs reads without a mount.
 
+use std::collections::BTreeSet;
+
 use super::mounts::{MANY_CALLS, call_overhead_share};
 use super::network::{HIGH_RETRANSMIT_SHARE, MIN_CALLS, RETRANSMIT_SHARE};
-use super::{CheckOutcome, CheckStatus, FindingText, RawFinding, replica_share, replicas_text};
-use crate::doctor::facts::{DoctorFacts, ExaminedReplica, ExportFacts};
+use super::remount::MAX_CALLS_PER_SEGMENT;
+use super::{
+    CheckOutcome, CheckStatus, FindingText, RawFinding, check_exports, replica_share, replicas_text,
+};
+use crate::doctor::facts::{DoctorFacts, ExaminedReplica};
 use crate::format::{format_bytes, format_percent_precise};
+use crate::mount_table::option_rules::MAX_RSIZE;
 use crate::volume::shell_word;
-
-/// The largest READ that fanfs makes, bytes.
-const MAX_READ: u64 = 1 << 20;
-
-/// More READs for one segment than this are too many, as for mounts.
-const FEW_CALLS: u64 = 4;
-
-/// Applies a rule to each export.
-fn check_exports(
-    facts: &DoctorFacts,
-    rule: impl Fn(usize, &ExaminedReplica, &ExportFacts) -> Option<RawFinding>,
-) -> CheckOutcome {
-    let exports = facts.replicas.iter().enumerate();
-    let exports: Vec<_> = exports.filter_map(|(i, r)| Some((i, r, r.export.as_ref()?))).collect();
-    if exports.is_empty() {
-        return CheckOutcome::NotApplicable;
-    }
-    let found = exports.into_iter().filter_map(|(i, r, export)| rule(i, r, export));
-    CheckOutcome::Checked(found.collect())
-}
 
 /// NFSv3 has no proof of it.
 pub(super) fn one_server(facts: &DoctorFacts) -> CheckOutcome {
@@ -42,24 +28,26 @@ pub(super) fn one_server(facts: &DoctorFacts) -> CheckOutcome {
         return CheckOutcome::Unknown(why.to_owned());
     };
     let finding = |group: &Vec<usize>| {
-        let addresses: Vec<String> = group
-            .iter()
-            .filter_map(|i| facts.replicas[*i].export.as_ref()?.addresses.first().cloned())
-            .collect();
+        let first = |i: &usize| facts.replicas[*i].export.as_ref()?.addresses.first().cloned();
+        let addresses: Vec<String> =
+            group.iter().filter_map(first).collect::<BTreeSet<_>>().into_iter().collect();
+        let evidence = match &addresses[..] {
+            [one] => format!("all of them are at {one}"),
+            several => {
+                format!("{} share an NFSv4.1 session (BIND_CONN_TO_SESSION)", several.join(" and "))
+            }
+        };
         RawFinding {
             status: CheckStatus::Warn,
             replicas: group.clone(),
             cost: 0.0,
             text: FindingText::new(
                 format!(
-                    "{} are addresses of one server: reading from more than one of them is faster \
+                    "{} are on one server: reading from more than one of them is faster \
                      only if its links are the limit, and they fail together",
                     replicas_text(facts, group)
                 ),
-                format!(
-                    "{} share an NFSv4.1 session (BIND_CONN_TO_SESSION)",
-                    addresses.join(" and ")
-                ),
+                evidence,
             ),
             remedy: "make them one replica: a DNS name with all addresses of the server, which \
                      fanfs then uses in turn; other replicas need other servers"
@@ -71,10 +59,10 @@ pub(super) fn one_server(facts: &DoctorFacts) -> CheckOutcome {
 
 pub(super) fn read_size(facts: &DoctorFacts) -> CheckOutcome {
     check_exports(facts, |i, replica, export| {
-        let best = facts.settings.segment_size.min(MAX_READ);
+        let best = facts.settings.segment_size.min(MAX_RSIZE);
         let size = export.max_read;
         let calls = best.div_ceil(size.max(1));
-        (calls > FEW_CALLS).then(|| RawFinding {
+        (calls > MAX_CALLS_PER_SEGMENT).then(|| RawFinding {
             status: if calls >= MANY_CALLS { CheckStatus::Bad } else { CheckStatus::Warn },
             replicas: vec![i],
             cost: call_overhead_share(size, best) * replica_share(facts),
@@ -119,9 +107,9 @@ pub(super) fn repeated_calls(facts: &DoctorFacts) -> CheckOutcome {
             text: FindingText::new(
                 format!("the server of replica {} lost calls or answered them late", replica.name),
                 format!(
-                    "of {} calls since the daemon's start, {} were sent again after a connection had ended \
-                     and {} were answered after fanfs had given them up ({} in all, {} connections; \
-                     fanfs status)",
+                    "of {} calls since the daemon's start, {} were sent again after a connection had \
+                     ended and {} were answered after fanfs had given them up ({} in all, {} \
+                     connections; fanfs status)",
                     stats.calls,
                     stats.resends,
                     stats.late_replies,

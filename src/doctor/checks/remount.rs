@@ -19,7 +19,7 @@ pub const PERSIST_HINT: &str = "  (unmount the volume first, with fanfs umount; 
 
 /// Four calls per segment: below a quarter of the segment, READs are small enough to cost rate. In
 /// the lab (benches/results/doctor.md), 256 KiB and more deliver the same rate.
-const MAX_CALLS_PER_SEGMENT: u64 = 4;
+pub(super) const MAX_CALLS_PER_SEGMENT: u64 = 4;
 
 /// One TCP connection is limited to one core at either end and carries 10 to 25 Gbit/s. From 25
 /// Gbit/s on, one connection is the limit (`nconnect` in nfs(5) adds more).

@@ -53,7 +53,7 @@ pub(crate) struct Receiver {
     record: Record,
 }
 
-/// What came with one system call.
+/// The bytes that one receive has delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     /// 0 if the server has closed the connection.
