@@ -40,7 +40,8 @@ fn reader(replicas: usize) -> Arc<Reader> {
     let map = ReplicaMap::from_fn(replicas, |id| {
         Arc::new(Replica::new(id, "memory".into(), Arc::new(Memory), limits, Arc::default()))
     });
-    let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+    let replica =
+        ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6, max_rate: None };
     let limits = ReplicaMap::from_fn(replicas, |_| replica.clone());
     let locating = LocatorPolicy {
         ttl: Duration::from_secs(600),

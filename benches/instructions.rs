@@ -345,7 +345,8 @@ fn volume(replicas: usize, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
         let backend = Arc::new(scripted::Memory);
         Arc::new(Replica::new(id, format!("memory{}", id.index()), backend, limits, Arc::default()))
     });
-    let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+    let replica =
+        ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6, max_rate: None };
     let policies = ReplicaMap::from_fn(replicas, |_| replica.clone());
     let read = ReadPolicy {
         segment: MIB,

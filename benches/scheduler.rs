@@ -36,10 +36,7 @@ fn demand(i: u64, replicas: usize, copies: usize) -> WaitingSegment {
     WaitingSegment {
         bytes: MIB,
         candidates: ReplicaSet::first(replicas),
-        holders: Holders {
-            local: copies.fold(ReplicaSet::EMPTY, ReplicaSet::with),
-            is_held_elsewhere: false,
-        },
+        holders: Holders::local(copies.fold(ReplicaSet::EMPTY, ReplicaSet::with)),
         is_readahead: i > 0,
         file_number: 1,
         start: i * MIB,
@@ -79,7 +76,12 @@ fn cycle(c: &mut Criterion) {
             let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(5) };
             let names = ReplicaMap::from_fn(replicas, |_| String::new());
             let mut health = HealthBoard::new(names, false, now);
-            let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+            let replica = ReplicaPolicy {
+                weight: 1.0,
+                max_in_flight: 32 * MIB,
+                max_reads: 6,
+                max_rate: None,
+            };
             let map = ReplicaMap::from_fn(replicas, |_| replica.clone());
             let mut scheduler = Scheduler::new(policy, map, now);
             let mut out = Vec::new();

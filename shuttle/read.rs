@@ -277,7 +277,7 @@ impl World {
 fn some_queue_key() -> QueueKey {
     let now = Instant::now();
     let policy = SchedulerPolicy { segment: LEN, attempt_deadline: Duration::from_secs(1) };
-    let replica = ReplicaPolicy { weight: 1.0, max_in_flight: LEN, max_reads: 1 };
+    let replica = ReplicaPolicy { weight: 1.0, max_in_flight: LEN, max_reads: 1, max_rate: None };
     let replicas = ReplicaMap::from_fn(2, |_| replica.clone());
     Scheduler::new(policy, replicas, now).enqueue(SegmentRequest {
         item: (),

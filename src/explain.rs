@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::placement::chunks::Copies;
 use crate::placement::{ChunkMap, ChunkMapBuilder};
 use crate::volume::ByteRange;
 
@@ -33,6 +34,8 @@ pub struct ExplainFacts {
     pub provider: String,
     /// Why the provider gave no placement, if it failed.
     pub failure: Option<String>,
+    /// Whether each gateway reads its own node's copy, so that a further copy is read too.
+    pub reads_any_copy: bool,
     /// The nodes' names, as the provider reports them.
     pub nodes: Vec<String>,
     /// The placement of the chunks.
@@ -60,8 +63,11 @@ pub struct RegionFacts {
     pub end: u64,
     /// The size of one unit, bytes.
     pub unit: u64,
-    /// The nodes of the units in turn, as indices into [`ExplainFacts::nodes`].
+    /// The nodes of the units in turn, as indices into [`ExplainFacts::nodes`]; those whose copies
+    /// are read come first.
     pub cells: Vec<Vec<u16>>,
+    /// The number of those for each cell; `None` if the cell's placement is unknown.
+    pub read: Vec<Option<usize>>,
 }
 
 /// The known facts about one replica.
@@ -71,11 +77,11 @@ pub struct ReplicaFacts {
     pub name: String,
     /// Its node, as configured.
     pub node: String,
-    /// The rate for chunks that its node holds, bytes per second, measured or assumed.
+    /// The rate for chunks that it reads from its node, bytes per second, measured or assumed.
     pub rate: f64,
     /// The rate for other chunks.
     pub rate_remote: f64,
-    /// Whether the rates were measured.
+    /// Whether `rate` was measured.
     pub is_measured: bool,
     /// Whether reads are sent to it now.
     pub is_usable: bool,
@@ -96,7 +102,9 @@ pub struct Explanation {
     pub copies: Vec<(usize, u64)>,
     /// What each node holds.
     pub nodes: Vec<NodeShare>,
-    /// The fraction of the bytes that the node of some replica holds, 0 to 1.
+    /// The fraction of the bytes whose placement is known, 0 to 1.
+    pub known: f64,
+    /// The fraction of the bytes that some replica reads from its own node, 0 to 1.
     pub local: f64,
     /// What each replica holds and will be asked for.
     pub replicas: Vec<ReplicaShare>,
@@ -125,8 +133,8 @@ pub struct NodeShare {
     pub replicas: Vec<String>,
     /// Chunks with a copy there.
     pub chunks: u64,
-    /// Chunks whose first copy is there.
-    pub first: u64,
+    /// Chunks whose copy there is read; the others' are spare.
+    pub read: u64,
     /// The bytes that it holds.
     pub bytes: u64,
 }
@@ -138,14 +146,16 @@ pub struct ReplicaShare {
     pub name: String,
     /// Its node.
     pub node: String,
-    /// Chunks that its node holds.
+    /// Chunks that it reads from its own node.
     pub chunks: u64,
-    /// Bytes that its node holds.
+    /// Their bytes.
     pub bytes: u64,
+    /// Bytes of which its node has only a spare copy, which no gateway reads.
+    pub spare_bytes: u64,
     /// The fraction of the file that it will be asked for, 0 to 1.
     pub planned: f64,
-    /// Its rate, bytes per second, measured or assumed.
-    pub rate: f64,
+    /// Its measured rate, bytes per second; `None` before a measurement.
+    pub rate: Option<f64>,
 }
 
 /// One chunk.
@@ -155,10 +165,14 @@ pub struct ListedChunk {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Its nodes, in the provider's order.
+    /// Its nodes, in the provider's order; those whose copies are read come first.
     pub nodes: Vec<String>,
-    /// The indices of the replicas on these nodes.
+    /// The number of those.
+    pub read: usize,
+    /// The indices of the replicas that read it from their own node.
     pub replicas: Vec<usize>,
+    /// The indices of the other replicas on its nodes: they fetch it over the network.
+    pub spare: Vec<usize>,
 }
 
 /// The most chunks that are listed: 16 TiB in chunks of 256 MiB.
@@ -172,7 +186,12 @@ impl ExplainFacts {
             start: region.range.start,
             end: region.range.end,
             unit: region.unit,
-            cells: region.cells.clone(),
+            cells: region
+                .cells
+                .iter()
+                .map(|cell| cell.as_ref().map_or(Vec::new(), |cell| cell.nodes.clone()))
+                .collect(),
+            read: region.cells.iter().map(|cell| cell.as_ref().map(|cell| cell.read)).collect(),
         };
         self.regions = chunks.regions().iter().map(region).collect();
     }
@@ -182,11 +201,13 @@ impl ExplainFacts {
         let mut builder = ChunkMapBuilder::new();
         for region in &self.regions {
             let range = ByteRange::new(region.start, region.end.min(self.size));
-            let cells = region.cells.iter().map(|cell| {
-                cell.iter().flat_map(|node| name(usize::from(*node))).collect::<Vec<_>>()
+            let names = |nodes: &[u16]| nodes.iter().flat_map(|n| name(usize::from(*n))).collect();
+            let cells = region.cells.iter().zip(&region.read).map(|(nodes, read)| {
+                let (read, spare) = nodes.split_at_checked((*read)?)?;
+                Some(Copies { read: names(read), spare: names(spare) })
             });
             // Invalid facts, from a daemon of another version, end the list.
-            if builder.add_striped(range, region.unit, cells).is_err() {
+            if builder.add_cells(range, region.unit, cells).is_err() {
                 break;
             }
         }
@@ -215,6 +236,7 @@ pub fn explain(facts: &ExplainFacts, epoch: Instant) -> Explanation {
         provider: facts.provider.clone(),
         chunks: census.chunks,
         nodes: census.node_shares(),
+        known: census.known_bytes as f64 / facts.size.max(1) as f64,
         local: census.local_bytes as f64 / facts.size.max(1) as f64,
         replicas: census.replica_shares(&now.shares),
         expected_rate: now.rate,
@@ -249,6 +271,7 @@ mod tests {
             size: 40 * 256 * MIB,
             provider: "table".into(),
             failure: None,
+            reads_any_copy: true,
             nodes: ["n1", "n2", "n3"].map(str::to_owned).to_vec(),
             regions: (0..40u64)
                 .map(|i| RegionFacts {
@@ -256,6 +279,7 @@ mod tests {
                     end: (i + 1) * 256 * MIB,
                     unit: 256 * MIB,
                     cells: vec![cell(i as u16)],
+                    read: vec![Some(copies)],
                 })
                 .collect(),
             replicas_on: (0..3).map(|i| if i < replicas { vec![i] } else { vec![] }).collect(),
@@ -284,8 +308,8 @@ mod tests {
     fn copies_nodes_and_shares_are_counted() {
         let e = explained(2, 3);
         assert_eq!((e.chunks, e.copies.clone()), (40, vec![(2, 40)]));
-        assert_eq!((e.nodes[0].chunks, e.nodes[0].first), (40, 40));
-        assert_eq!((e.nodes[1].chunks, e.nodes[1].first), (20, 0));
+        assert_eq!((e.nodes[0].chunks, e.nodes[0].read), (40, 40));
+        assert_eq!((e.nodes[1].chunks, e.nodes[1].read), (20, 20));
         assert_eq!(e.replicas[2].chunks, 20);
         assert!((e.local - 1.0).abs() < 1e-9);
         assert_eq!(e.chunk_map.len(), 40);
@@ -306,7 +330,7 @@ mod tests {
         let e = explained(1, 3);
         assert!(e.expected_rate < 0.75 * 741e6, "{}", e.expected_rate);
         let all = e.findings.join("\n");
-        assert!(all.contains("all 40 chunks have their first copy on n1"), "{all}");
+        assert!(all.contains("all 40 chunks are read from n1"), "{all}");
         assert!(all.contains("nodes of r2 (on n2) and r3 (on n3)"), "{all}");
         let higher = e.improvements.iter().find(|i| i.what.contains("replication"));
         assert!(higher.is_some_and(|i| i.gain > 1.3), "{:?}", e.improvements);
@@ -317,6 +341,40 @@ mod tests {
         let e = explained(3, 2);
         let third = e.improvements.iter().find(|i| i.what.contains("a replica on n3"));
         assert!(third.is_some_and(|i| i.gain > 1.3), "{:?}", e.improvements);
+    }
+
+    #[test]
+    fn unknown_chunks_are_neither_local_nor_remote() {
+        let mut facts = facts(1, 3);
+        facts.regions.truncate(30);
+        for region in &mut facts.regions[20..] {
+            region.read = vec![None];
+        }
+        let e = explain(&facts, Instant::now());
+        assert_eq!((e.known, e.local), (0.5, 0.5));
+        let all = e.findings.join("\n");
+        assert!(all.contains("50% of the file: unknown placement"), "{all}");
+        assert!(!all.contains("remotely"), "{all}");
+        assert!(all.contains("no known chunk of the file is on the nodes of r2"), "{all}");
+        assert!(all.contains("all 20 known chunks are read from n1"), "{all}");
+    }
+
+    #[test]
+    fn spare_copies_are_not_local_and_more_of_them_gain_nothing() {
+        let mut facts = facts(3, 3);
+        facts.reads_any_copy = false;
+        for (i, region) in facts.regions.iter_mut().enumerate() {
+            region.cells[0].rotate_left(i % 2);
+            region.read = vec![Some(1)];
+        }
+        let e = explain(&facts, Instant::now());
+        assert_eq!(e.nodes.iter().map(|node| node.read).collect::<Vec<_>>(), [20, 20, 0]);
+        assert_eq!((e.replicas[2].chunks, e.replicas[2].bytes), (0, 0));
+        assert_eq!(e.replicas[2].spare_bytes, facts.size);
+        assert_eq!((&*e.chunk_map[1].replicas, &*e.chunk_map[1].spare), (&[1][..], &[0, 2][..]));
+        let all = e.findings.join("\n");
+        assert!(all.contains("only spare copies"), "{all}");
+        assert!(e.improvements.iter().all(|i| !i.what.contains("replication")), "{all}");
     }
 
     #[test]

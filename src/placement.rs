@@ -31,6 +31,7 @@ mod tool;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use chunks::{ChunkMap, ChunkMapBuilder, LocalityMap};
 pub use error::PlacementError;
@@ -83,6 +84,16 @@ pub trait Provider: Send + Sync {
         false
     }
 
+    /// Whether each gateway reads its own node's copy, so that no copy is spare.
+    fn reads_any_copy(&self) -> bool {
+        true
+    }
+
+    /// How long an answer counts at most, whatever `ttl` is.
+    fn answer_lifetime(&self) -> Duration {
+        Duration::MAX
+    }
+
     /// Where the chunks of a file are. Ends within the configured time.
     fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a>;
 }
@@ -129,7 +140,15 @@ pub fn build_source(placement: &PlacementConfig, chunk_size: u64) -> Result<Plac
                     Arc::new(cephfs::CephFs::new(own(cephfs::COMMAND)?, layout, root, limit))
                 }
                 ClusterTool::GlusterFs => {
-                    Arc::new(glusterfs::GlusterFs::new(own(glusterfs::COMMAND)?, root, limit))
+                    let graph = layout_command.as_deref();
+                    let graph =
+                        graph.map(|graph| command_template(Some(graph), &[])).transpose()?;
+                    Arc::new(glusterfs::GlusterFs::new(
+                        own(glusterfs::COMMAND)?,
+                        graph,
+                        root,
+                        limit,
+                    ))
                 }
                 ClusterTool::Lustre => {
                     Arc::new(lustre::Lustre::new(own(lustre::COMMAND)?, root, limit))

@@ -200,6 +200,8 @@ pub struct ReplicaPolicy {
     pub max_in_flight: u64,
     /// Most reads in flight: the threads that its pool has for reads, if each read holds one.
     pub max_reads: usize,
+    /// The rate that the configuration limits it to, bytes a second.
+    pub max_rate: Option<u64>,
 }
 
 struct Attempt<T> {
@@ -234,10 +236,10 @@ struct Attempt<T> {
 pub struct ReplicaSnapshot {
     /// Its health.
     pub health: HealthSnapshot,
-    /// The measured rate that the next decision will use, bytes a second.
+    /// The rate that the next decision will use, bytes a second; assumed until it is measured.
     pub rate: PerLocality<f64>,
-    /// Whether any of it was measured.
-    pub is_measured: bool,
+    /// Whether it was measured.
+    pub is_measured: PerLocality<bool>,
     /// The part of a read's time that does not depend on its size.
     pub latency: Duration,
     /// Bytes in flight.
@@ -308,7 +310,9 @@ impl<T: Clone> Scheduler<T> {
                 max_bytes: replica.max_in_flight,
                 max_reads: replica.max_reads,
             };
-            ReplicaEstimate::new(replica.weight, limits, now)
+            let mut estimate = ReplicaEstimate::new(replica.weight, limits, now);
+            estimate.set_max_rate(replica.max_rate);
+            estimate
         });
         Self {
             lateness: replicas.map(|_, _| LatenessHistogram::default()),
@@ -550,7 +554,7 @@ impl<T: Clone> Scheduler<T> {
             ReplicaSnapshot {
                 health: health.snapshot(id, now),
                 rate: load.rate,
-                is_measured: estimate.comparable_rate(now).is_some(),
+                is_measured: estimate.is_measured(),
                 latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),
                 in_flight: load.in_flight,
                 cap: load.cap,

@@ -138,10 +138,11 @@ pub struct ReplicaStatus {
     pub absence: Option<String>,
     /// How often it was ejected or found absent since this daemon began to serve the mount.
     pub ejections: u64,
-    /// The bandwidth that the scheduler estimates for chunks that its node holds, bytes per second.
-    pub estimated_bandwidth_local: u64,
-    /// The estimated bandwidth for other chunks, bytes per second.
-    pub estimated_bandwidth_remote: u64,
+    /// The bandwidth that the scheduler has measured for chunks that its node holds, bytes per
+    /// second; null before a measurement.
+    pub estimated_bandwidth_local: Option<u64>,
+    /// The same for other chunks.
+    pub estimated_bandwidth_remote: Option<u64>,
     /// Bytes in flight.
     pub in_flight: u64,
     /// The current limit of bytes in flight.

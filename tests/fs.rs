@@ -155,6 +155,7 @@ fn volume_with_setup(
         weight: config.replicas[0].weight,
         max_in_flight: 1 << 20,
         max_reads: 2,
+        max_rate: None,
     });
     let read = ReadPolicy {
         segment: 1 << 16,

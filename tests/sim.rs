@@ -74,7 +74,8 @@ impl Sim {
         let now = Instant::now();
         let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(5) };
         let names = ReplicaMap::from_fn(links.len(), |id| format!("r{}", id.index() + 1));
-        let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+        let replica =
+            ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6, max_rate: None };
         let replicas = ReplicaMap::from_fn(links.len(), |_| replica.clone());
         Self {
             start: now,
@@ -296,7 +297,7 @@ fn chunks_in_turn(rest: f64) -> Sim {
     let mut sim = Sim::new(links, SEGMENTS / 4);
     for (segment, holders) in sim.holders.iter_mut().enumerate() {
         let local = ReplicaSet::EMPTY.with(ReplicaId::new(segment / 8 % 2));
-        *holders = Holders { local, is_held_elsewhere: false };
+        *holders = Holders::local(local);
     }
     sim.read(WINDOW);
     sim
@@ -339,7 +340,8 @@ fn a_recovered_replica_is_used_again() {
 fn a_hung_read_that_returns_removes_no_other_from_flight() {
     let mut now = Instant::now();
     let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(60) };
-    let replica = ReplicaPolicy { weight: 0.01, max_in_flight: 32 * MIB, max_reads: 2 };
+    let replica =
+        ReplicaPolicy { weight: 0.01, max_in_flight: 32 * MIB, max_reads: 2, max_rate: None };
     let mut scheduler = Scheduler::new(policy, [replica].into_iter().collect(), now);
     let mut health = HealthBoard::new(["r1".to_owned()].into_iter().collect(), false, now);
     let mut sent = Vec::new();
@@ -463,7 +465,7 @@ fn the_only_holder_is_used_after_one_slow_read() {
     let mut sim = Sim::new(vec![link(slow_once), link(|_| 50.0)], 4096);
     sim.read_singly(0.9);
     let holder = ReplicaSet::EMPTY.with(ReplicaId::new(0));
-    sim.holders.fill(Holders { local: holder, is_held_elsewhere: false });
+    sim.holders.fill(Holders::local(holder));
     sim.read_singly(2.5);
     assert!(sim.links[1].delivered > 10, "the other did not help out");
     sim.read_singly(6.0);
@@ -506,7 +508,8 @@ fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
     let mut now = Instant::now();
     let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(5) };
     let mut health = HealthBoard::new(ReplicaMap::from_fn(1, |_| String::new()), false, now);
-    let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+    let replica =
+        ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6, max_rate: None };
     let mut scheduler = Scheduler::new(policy, ReplicaMap::from_fn(1, |_| replica.clone()), now);
     let mut readers: Vec<_> = windows
         .iter()
@@ -605,7 +608,7 @@ proptest! {
         for (i, holders) in sim.holders.iter_mut().enumerate() {
             let first = i / chunk + turn;
             let local = (0..copies).map(|copy| ReplicaId::new((first + copy) % n));
-            *holders = Holders { local: local.fold(ReplicaSet::EMPTY, ReplicaSet::with), is_held_elsewhere: spare };
+            *holders = Holders { is_held_elsewhere: spare, ..Holders::local(local.fold(ReplicaSet::EMPTY, ReplicaSet::with)) };
         }
         sim.read(WINDOW);
         prop_assert_eq!(sim.here.len(), 1024);

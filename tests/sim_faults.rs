@@ -161,7 +161,8 @@ impl Run {
         let epoch = Instant::now();
         let policy = SchedulerPolicy { segment: MIB, attempt_deadline: ATTEMPT };
         let names = ReplicaMap::from_fn(replicas, |id| format!("r{}", id.index() + 1));
-        let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+        let replica =
+            ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6, max_rate: None };
         let policies = ReplicaMap::from_fn(replicas, |_| replica.clone());
         let link = |random: &mut Random| Link {
             rate: (40 + random.below(160)) as f64 * MIB as f64,

@@ -115,7 +115,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("replicas", &["sync", "placement", "backend", "volume", "telemetry"]),
-    ("placement", &["config", "volume"]),
+    ("placement", &["config", "mount_table", "volume"]),
     ("bench", &["daemon", "raw_replica", "config", "survey", "timeout", "volume", "format"]),
     ("explain", &["simulate", "placement", "volume", "format"]),
     ("simulate", &["read", "replicas", "placement", "scheduler", "config", "volume", "telemetry"]),

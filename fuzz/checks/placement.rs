@@ -2,10 +2,15 @@
 //!
 //! The first byte selects the parser, the next eight are the file's size (little endian), the rest
 //! is the answer. If a parser needs more than an answer, the first line of the rest is that: the
-//! path for `glusterfs` and the tables, the layout for `cephfs`, with an OSD map on each further
-//! line.
+//! path for `glusterfs` and the tables, the layout for `cephfs`, with the cluster's answers after
+//! it.
 
-use fanfs::placement::{ChunkMap, beegfs, cephfs, exec, glusterfs, hdfs, lustre, maprfs, table};
+use fanfs::placement::cephfs::cluster_map::ClusterMap;
+use fanfs::placement::cephfs::layout::{MAX_OBJECTS, parse_layout};
+use fanfs::placement::glusterfs::volume_graph::VolumeGraph;
+use fanfs::placement::{
+    ChunkMap, Query, beegfs, cephfs, exec, glusterfs, hdfs, lustre, maprfs, table,
+};
 use fanfs::volume::{ByteRange, ReplicaSet};
 
 /// Number of chunks and regions that are checked in one map: a stripe of one-byte units has as many
@@ -26,17 +31,21 @@ pub(crate) fn check_answer(data: &[u8]) {
         3 => check(hdfs::fsck::parse(&text, size), size),
         4 => layout(&text, size),
         5 => {
-            let osds = cephfs::parse_osds(&text).map_err(one_line).unwrap_or_default();
-            assert!(osds.iter().all(|osd| osd.starts_with("osd.")), "{osds:?}");
-        }
-        6 => {
-            let answers: Vec<&str> = rest.lines().collect();
-            for start in [0, size / 3] {
-                let range = ByteRange::new(start, size);
-                check(cephfs::parse(first, &answers, range, size), size);
+            if let Err(error) = VolumeGraph::parse(&text) {
+                one_line(error);
             }
         }
-        7 => check(glusterfs::parse(rest, first, size), size),
+        6 => {
+            let layout = parse_layout(first).map_err(one_line);
+            let cluster = ClusterMap::parse(rest.as_bytes()).map_err(one_line);
+            let (Ok(layout), Ok(cluster)) = (layout, cluster) else { return };
+            for start in [0, size / 3] {
+                let range = ByteRange::new(start, size);
+                let query = Query { path: "f".into(), size, range, replica: "/".into(), inode: 1 };
+                check(cephfs::assemble(&layout, &cluster, &query), size);
+            }
+        }
+        7 => check(glusterfs::parse(rest, first, size, None), size),
         8 => check(lustre::parse(&text, size), size),
         9 => check(beegfs::parse(&text, size), size),
         10 => check(exec::parse(answer, size), size),
@@ -71,7 +80,7 @@ fn check<E: ToString>(answer: Result<ChunkMap, E>, size: u64) {
 
 /// Objects are queried in order, within the file, and only a few of them.
 fn layout(text: &str, size: u64) {
-    let layout = match cephfs::parse_layout(text) {
+    let layout = match parse_layout(text) {
         Ok(layout) => layout,
         Err(error) => return one_line(error),
     };
@@ -85,7 +94,7 @@ fn layout(text: &str, size: u64) {
         end = piece.range.end;
     }
     let objects: usize = pieces.iter().map(|piece| piece.objects.len()).sum();
-    assert!(objects as u64 <= cephfs::MAX_OBJECTS, "{objects}");
+    assert!(objects as u64 <= MAX_OBJECTS, "{objects}");
 }
 
 fn entries<E: ToString>(entries: Result<table::TableEntries, E>, path: &str, size: u64) {

@@ -152,17 +152,18 @@ fn render_title(text: &mut String, e: &Explanation) {
 
 /// What each node holds.
 fn render_nodes(text: &mut String, e: &Explanation) {
-    line!(text, "  {:<28} {:>8} {:>8} {:>12}  replicas", "node", "chunks", "first", "size");
+    // Where no copy is spare, the column would repeat the one before it.
+    let has_spare = e.nodes.iter().any(|node| node.read < node.chunks);
+    let mut row = |name: &str, cells: [&str; 4]| {
+        let [chunks, read, size, on] = cells;
+        let read = if has_spare { format!("{read:>8} ") } else { String::new() };
+        line!(text, "  {name:<28} {chunks:>8} {read}{size:>12}  {on}");
+    };
+    row("node", ["chunks", "read", "size", "replicas"]);
     for node in &e.nodes {
         let on = if node.replicas.is_empty() { "-".into() } else { node.replicas.join(", ") };
-        line!(
-            text,
-            "  {:<28} {:>8} {:>8} {:>12}  {on}",
-            printable(&node.node),
-            node.chunks,
-            node.first,
-            format_bytes(node.bytes)
-        );
+        let [chunks, read] = [node.chunks, node.read].map(|count| count.to_string());
+        row(&printable(&node.node), [&chunks, &read, &format_bytes(node.bytes), &on]);
     }
 }
 
@@ -186,7 +187,7 @@ fn render_replicas(text: &mut String, e: &Explanation) {
             "  {:<28} {share:>8} {:>12} {:>12}",
             replica.name,
             if is_placed(e) { format_bytes(replica.bytes) } else { "-".into() },
-            format_mib_rate(replica.rate)
+            replica.rate.map_or("-".into(), format_mib_rate)
         );
     }
 }
@@ -219,7 +220,7 @@ fn render_improvements(text: &mut String, e: &Explanation, width: usize) {
 }
 
 /// The most cells of a line of the chunk map.
-const MAP_WIDTH: usize = 64;
+const MAP_WIDTH: u64 = 64;
 
 /// The most replicas in the chunk map.
 const MAX_MAP_LINES: usize = 16;
@@ -234,22 +235,11 @@ const REPLICA_COLORS: [AnsiColor; 6] = [
     AnsiColor::Red,
 ];
 
-/// A map of the file with a line for each replica. A cell is full if the replica's node holds all
-/// chunks of the cell, and shaded if it holds some of them.
+/// A map of the file with a line for each replica.
 fn draw_chunk_map(text: &mut String, e: &Explanation) {
     let in_color = color::is_enabled();
-    let cells = e.chunk_map.len().min(MAP_WIDTH);
     for (i, replica) in e.replicas.iter().enumerate().take(MAX_MAP_LINES) {
-        let cell = |cell: usize| {
-            let part = |n: usize| n * e.chunk_map.len() / cells;
-            let chunks: &[ListedChunk] = &e.chunk_map[part(cell)..part(cell + 1)];
-            match chunks.iter().filter(|chunk| chunk.replicas.contains(&i)).count() {
-                0 => '.',
-                held if held == chunks.len() => '\u{2588}',
-                _ => '\u{2592}',
-            }
-        };
-        let row: String = (0..cells).map(cell).collect();
+        let row = chunk_map_row(e, i);
         let name: String = replica.name.chars().take(20).collect();
         let row = color::paint(&row, REPLICA_COLORS[i % REPLICA_COLORS.len()], in_color);
         line!(text, "  {name:>20} {row}");
@@ -260,20 +250,47 @@ fn draw_chunk_map(text: &mut String, e: &Explanation) {
     line!(text);
 }
 
+/// A replica's line of the map. Its cells are parts of the file of about one size: full if the
+/// replica reads all their chunks from its own node, shaded if some of them, lightly shaded if its
+/// node has only spare copies, a dot if it has none, and a question mark if that is unknown.
+fn chunk_map_row(e: &Explanation, replica: usize) -> String {
+    let listed = e.chunk_map.len() as u64 == e.chunks;
+    let end = if listed { e.size } else { e.chunk_map.last().map_or(0, |chunk| chunk.end) };
+    let longest = e.chunk_map.iter().map(|chunk| chunk.end - chunk.start).max().unwrap_or(0).max(1);
+    // Whole chunks, if they have one size.
+    let cell_size = longest.saturating_mul(end.div_ceil(longest).div_ceil(MAP_WIDTH).max(1));
+    let cell = |cell: u64| {
+        let start = cell * cell_size;
+        let end = start.saturating_add(cell_size).min(end);
+        let first = e.chunk_map.partition_point(|chunk| chunk.end <= start);
+        let chunks = e.chunk_map[first..].iter().take_while(|chunk| chunk.start < end);
+        let chunks: Vec<&ListedChunk> = chunks.collect();
+        let held = chunks.iter().filter(|chunk| chunk.replicas.contains(&replica)).count();
+        match held {
+            _ if chunks.is_empty() => '?',
+            0 if chunks.iter().any(|chunk| chunk.spare.contains(&replica)) => '\u{2591}',
+            0 => '.',
+            held if held == chunks.len() => '\u{2588}',
+            _ => '\u{2592}',
+        }
+    };
+    (0..end.div_ceil(cell_size)).map(cell).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_estimate_and_the_sum_are_separate_lines() {
+    fn explanation() -> Explanation {
         let mib = f64::from(1 << 20);
-        let explanation = Explanation {
+        Explanation {
             path: "/f".to_owned(),
             size: 1 << 20,
             provider: "none".to_owned(),
             chunks: 0,
             copies: Vec::new(),
             nodes: Vec::new(),
+            known: 0.0,
             local: 0.0,
             replicas: Vec::new(),
             expected_rate: 43.4 * mib,
@@ -283,8 +300,37 @@ mod tests {
             findings: vec!["no placement provider is configured; see `[placement]`".to_owned()],
             improvements: Vec::new(),
             chunk_map: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_map_shows_read_spare_absent_and_unknown_chunks() {
+        let chunk = |start: u64, replicas: &[usize], spare: &[usize]| ListedChunk {
+            start,
+            end: start + 10,
+            nodes: Vec::new(),
+            read: replicas.len(),
+            replicas: replicas.to_vec(),
+            spare: spare.to_vec(),
         };
-        let text = render_text(&explanation, 40);
+        let mut e = explanation();
+        e.size = 48;
+        e.chunk_map = vec![chunk(0, &[0], &[1]), chunk(10, &[1], &[0]), chunk(30, &[2], &[])];
+        e.chunks = 3;
+        let rows = [0, 1, 2].map(|replica| chunk_map_row(&e, replica));
+        assert_eq!(rows, ["\u{2588}\u{2591}?.?", "\u{2591}\u{2588}?.?", "..?\u{2588}?"]);
+        // More chunks than cells.
+        e.chunk_map = (0..640).map(|i| chunk(i * 10, &[usize::from(i >= 325)], &[])).collect();
+        (e.size, e.chunks) = (6400, 640);
+        let row = chunk_map_row(&e, 1);
+        assert_eq!(row.chars().count(), 64);
+        assert_eq!(row.chars().filter(|cell| *cell == '\u{2592}').count(), 1);
+        assert!(row.starts_with("....") && row.ends_with('\u{2588}'));
+    }
+
+    #[test]
+    fn the_estimate_and_the_sum_are_separate_lines() {
+        let text = render_text(&explanation(), 40);
         let end = "
 One sequential reader: est. bandwidth
 43.4 MiB/s.

@@ -280,7 +280,9 @@ fn render_current_table(text: &mut String, sampled: &Sampled) {
         let flight =
             format!("{:.1}/{:.1}", to_mib(replica.in_flight), to_mib(replica.in_flight_limit));
         let threads = format!("{}/{}", replica.active_threads, replica.hung_threads);
-        let estimate = format!("{:.1}", to_mib(replica.estimated_bandwidth_local));
+        let estimate = replica
+            .estimated_bandwidth_local
+            .map_or(UNKNOWN.to_owned(), |estimate| format!("{:.1}", to_mib(estimate)));
         let health = health_label(replica.health);
         row(&replica.name, [health, &rate, &p50, &p99, &estimate, &flight, &threads]);
     }

@@ -38,13 +38,14 @@ async fn collect_facts(
     let replica = |(i, replica): (usize, &crate::config::ReplicaConfig)| {
         let id = crate::volume::ReplicaId::new(i);
         let standing = measured.as_ref().map(|measured| &measured.standings[id]);
-        let assumed = ASSUMED_RATE * replica.weight;
+        let limit = replica.max_rate.map_or(f64::INFINITY, |rate| rate as f64);
+        let assumed = (ASSUMED_RATE * replica.weight).min(limit);
         ReplicaFacts {
             name: replica.name.clone(),
             node: replica.node.clone(),
             rate: standing.map_or(assumed, |standing| standing.rate.local),
             rate_remote: standing.map_or(assumed * REMOTE_PRIOR, |standing| standing.rate.remote),
-            is_measured: standing.is_some_and(|standing| standing.is_measured),
+            is_measured: standing.is_some_and(|standing| standing.is_measured.local),
             is_usable: measured.as_ref().is_none_or(|measured| measured.usable.contains(id)),
         }
     };
@@ -53,6 +54,7 @@ async fn collect_facts(
         size: version.size,
         provider: locator.provider_name().to_owned(),
         failure,
+        reads_any_copy: locator.reads_any_copy(),
         nodes: Vec::new(),
         regions: Vec::new(),
         replicas_on: chunks

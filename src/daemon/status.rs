@@ -11,6 +11,7 @@ use crate::fs::PinnedLatencies;
 use crate::metrics::{MetricsSnapshot, ProcessStats};
 use crate::replicas::health::HealthState;
 use crate::replicas::metadata_order;
+use crate::scheduler::rate::Locality;
 use crate::status::{
     self, AffinityStatus, ConnectionStatus, HungObject, ReplicaStatus, Status, VolumeGauges,
 };
@@ -38,6 +39,9 @@ impl VolumeCore {
             let configured = &self.config.replicas[id.index()];
             let standing = &standings[id];
             let hung_objects = replica.hung_paths();
+            let bandwidth = |locality: Locality| {
+                standing.is_measured[locality].then_some(standing.rate[locality] as u64)
+            };
             ReplicaStatus {
                 name: configured.name.clone(),
                 path: configured.location.to_path(),
@@ -48,8 +52,8 @@ impl VolumeCore {
                 absence: (standing.health.state == HealthState::Absent)
                     .then(|| self.absence_reason(id)),
                 ejections: standing.health.ejections,
-                estimated_bandwidth_local: standing.rate.local as u64,
-                estimated_bandwidth_remote: standing.rate.remote as u64,
+                estimated_bandwidth_local: bandwidth(Locality::Local),
+                estimated_bandwidth_remote: bandwidth(Locality::Remote),
                 in_flight: standing.in_flight,
                 in_flight_limit: standing.cap,
                 active_threads: replica.busy_threads(),

@@ -86,6 +86,7 @@ pub(super) fn replica_policy(config: &Config, host: &Replica, limits: PoolLimits
             true => MAX_THREADLESS_READS,
             false => limits.max_readers() + limits.max_inline_calls,
         },
+        max_rate: replica.max_rate,
     }
 }
 

@@ -10,16 +10,19 @@ use crate::placement::chunks::Chunk;
 #[derive(Clone, Default)]
 struct NodeCount {
     chunks: u64,
-    /// Chunks whose first copy is on it.
-    first: u64,
+    /// Chunks whose copy on it is read.
+    read: u64,
     bytes: u64,
 }
 
 /// The counts of one replica's node.
 #[derive(Clone, Default)]
 struct ReplicaCount {
+    /// Chunks that it reads there.
     chunks: u64,
     bytes: u64,
+    /// Bytes of which only a spare copy is there.
+    spare_bytes: u64,
 }
 
 /// The counts of a file's chunks.
@@ -33,7 +36,9 @@ pub(super) struct ChunkCensus<'f> {
     pub(super) chunks: u64,
     /// For each number of copies, how many chunks have that many.
     pub(super) copies: BTreeMap<usize, u64>,
-    /// Bytes that the node of some replica holds.
+    /// Bytes whose placement is known.
+    pub(super) known_bytes: u64,
+    /// Bytes that some replica reads from its own node.
     pub(super) local_bytes: u64,
     /// The chunks in order; at most [`MAX_LISTED_CHUNKS`].
     pub(super) listed: Vec<ListedChunk>,
@@ -53,6 +58,7 @@ impl<'f> ChunkCensus<'f> {
             replicas: vec![ReplicaCount::default(); facts.replicas.len()],
             chunks: 0,
             copies: BTreeMap::new(),
+            known_bytes: 0,
             local_bytes: 0,
             listed: Vec::new(),
         };
@@ -66,19 +72,21 @@ impl<'f> ChunkCensus<'f> {
         let bytes = chunk.range.len();
         self.chunks += 1;
         *self.copies.entry(chunk.nodes.len()).or_default() += 1;
-        let mut replicas: Vec<usize> = Vec::new();
+        self.known_bytes += bytes;
         for (rank, node) in chunk.nodes.iter().map(|node| usize::from(*node)).enumerate() {
             self.nodes[node].chunks += 1;
-            self.nodes[node].first += u64::from(rank == 0);
+            self.nodes[node].read += u64::from(rank < chunk.read);
             self.nodes[node].bytes += bytes;
-            let known = self.facts.replicas.len();
-            replicas.extend(self.replicas_on[node].iter().filter(|replica| **replica < known));
         }
-        replicas.sort_unstable();
-        replicas.dedup();
+        let replicas = self.replicas_on_any(chunk.read_nodes());
+        let mut spare = self.replicas_on_any(&chunk.nodes[chunk.read..]);
+        spare.retain(|replica| !replicas.contains(replica));
         for replica in &replicas {
             self.replicas[*replica].chunks += 1;
             self.replicas[*replica].bytes += bytes;
+        }
+        for replica in &spare {
+            self.replicas[*replica].spare_bytes += bytes;
         }
         if !replicas.is_empty() {
             self.local_bytes += bytes;
@@ -89,9 +97,21 @@ impl<'f> ChunkCensus<'f> {
                 start: chunk.range.start,
                 end: chunk.range.end,
                 nodes: chunk.nodes.iter().map(name).collect(),
+                read: chunk.read,
                 replicas,
+                spare,
             });
         }
+    }
+
+    /// The replicas on any of these nodes, each once.
+    fn replicas_on_any(&self, nodes: &[u16]) -> Vec<usize> {
+        let known = self.facts.replicas.len();
+        let on = nodes.iter().flat_map(|node| self.replicas_on[usize::from(*node)]);
+        let mut replicas: Vec<usize> = on.copied().filter(|replica| *replica < known).collect();
+        replicas.sort_unstable();
+        replicas.dedup();
+        replicas
     }
 
     /// What each node holds.
@@ -103,7 +123,7 @@ impl<'f> ChunkCensus<'f> {
                 .map(|replica| self.facts.replicas[*replica].name.clone())
                 .collect(),
             chunks: count.chunks,
-            first: count.first,
+            read: count.read,
             bytes: count.bytes,
         };
         self.nodes.iter().enumerate().map(share).collect()
@@ -116,8 +136,9 @@ impl<'f> ChunkCensus<'f> {
             node: replica.node.clone(),
             chunks: self.replicas[i].chunks,
             bytes: self.replicas[i].bytes,
+            spare_bytes: self.replicas[i].spare_bytes,
             planned: planned.get(i).copied().unwrap_or(0.0),
-            rate: replica.rate,
+            rate: replica.is_measured.then_some(replica.rate),
         };
         self.facts.replicas.iter().enumerate().map(share).collect()
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::forecast::{WhatIf, forecast};
-use super::{ExplainFacts, Explanation, NodeShare};
+use super::{ExplainFacts, Explanation, NodeShare, ReplicaShare};
 use crate::format::{format_bytes, format_count, format_names, format_percent};
 
 /// A change and its expected effect.
@@ -67,17 +67,20 @@ pub(super) fn findings(facts: &ExplainFacts, e: &Explanation) -> Vec<String> {
 /// The findings about a file whose chunks are known.
 fn chunk_findings(e: &Explanation) -> Vec<String> {
     let mut found = Vec::new();
-    let covered: u64 = e.nodes.iter().map(|node| node.first).sum();
-    if let Some(node) = e.nodes.iter().find(|node| node.first == e.chunks && e.chunks > 1) {
-        let node = &node.node;
-        found.push(format!(
-            "all {} chunks have their first copy on {node}; a client that reads first copies uses \
-             one node",
-            e.chunks
-        ));
+    let is_partly_unknown = e.known < 0.999;
+    let known = if is_partly_unknown { "known " } else { "" };
+    if is_partly_unknown {
+        let part = format_percent(1.0 - e.known);
+        found.push(format!("{part} of the file: unknown placement; any replica may read it"));
     }
-    if covered < e.chunks {
-        let bare = e.chunks - covered;
+    let read_from: Vec<&NodeShare> = e.nodes.iter().filter(|node| node.read > 0).collect();
+    if let [node] = read_from[..]
+        && e.chunks > 1
+        && node.read == e.chunks
+    {
+        found.push(format!("all {} {known}chunks are read from {}", e.chunks, node.node));
+    }
+    if let Some((_, bare)) = e.copies.iter().find(|(copies, _)| *copies == 0) {
         found.push(format!("{bare} of {} chunks have no known copy", e.chunks));
     }
     let is_unreached = |node: &&NodeShare| node.replicas.is_empty() && node.chunks > 0;
@@ -87,17 +90,26 @@ fn chunk_findings(e: &Explanation) -> Vec<String> {
         let nodes = format_names(&unreached, "node");
         found.push(format!("nodes that hold chunks and have no replica: {nodes}"));
     }
-    let empty = e.replicas.iter().filter(|replica| replica.chunks == 0);
-    let empty: Vec<String> =
-        empty.map(|replica| format!("{} (on {})", replica.name, replica.node)).collect();
-    if !empty.is_empty() {
-        let names: Vec<&str> = empty.iter().map(String::as_str).collect();
-        let names = format_names(&names, "replica");
-        found.push(format!("no chunk of the file is on the nodes of {names}"));
+    let names = |is_meant: fn(&ReplicaShare) -> bool| {
+        let meant = e.replicas.iter().filter(|replica| replica.chunks == 0 && is_meant(replica));
+        let meant: Vec<String> =
+            meant.map(|replica| format!("{} (on {})", replica.name, replica.node)).collect();
+        let names: Vec<&str> = meant.iter().map(String::as_str).collect();
+        (!names.is_empty()).then(|| format_names(&names, "replica"))
+    };
+    if let Some(names) = names(|replica| replica.spare_bytes == 0) {
+        found.push(format!("no {known}chunk of the file is on the nodes of {names}"));
     }
-    if e.local < 0.999 {
-        let part = format_percent(1.0 - e.local);
-        found.push(format!("{part} of the file is on no replica's node, so it is read remotely"));
+    if let Some(names) = names(|replica| replica.spare_bytes > 0) {
+        found.push(format!(
+            "only spare copies, which gateways do not read, are on the nodes of {names}"
+        ));
+    }
+    if e.known - e.local > 0.001 {
+        let part = format_percent(e.known - e.local);
+        found.push(format!(
+            "{part} of the file is read from no replica's own node, so it is read remotely"
+        ));
     }
     found
 }
@@ -124,10 +136,12 @@ pub(super) fn improvements(
         for node in bare.into_iter().take(MAX_NODES_TRIED) {
             consider(format!("a replica on {}", node.node), &WhatIf::ExtraReplica(&node.node));
         }
-        consider(
-            "one more copy of each chunk (a higher replication factor)".to_owned(),
-            &WhatIf::ExtraCopy,
-        );
+        if facts.reads_any_copy {
+            consider(
+                "one more copy of each chunk (a higher replication factor)".to_owned(),
+                &WhatIf::ExtraCopy,
+            );
+        }
     }
     for factor in [4, 16] {
         let window = format_bytes(facts.readahead_max.saturating_mul(factor));

@@ -128,7 +128,7 @@ fn with_extra_copy(chunks: &ChunkMap, names: &[&str]) -> ChunkMap {
     let mut builder = crate::placement::ChunkMapBuilder::new();
     for (turn, chunk) in chunks.chunks().enumerate() {
         let mut nodes: Vec<&str> =
-            chunk.nodes.iter().map(|node| &*chunks.nodes()[usize::from(*node)]).collect();
+            chunk.read_nodes().iter().map(|node| &*chunks.nodes()[usize::from(*node)]).collect();
         let next = (0..names.len()).map(|i| names[(turn + i) % names.len()]);
         nodes.extend(next.filter(|name| !nodes.contains(name)).take(1).collect::<Vec<_>>());
         if builder.add_chunk(chunk.range, nodes).is_err() {

@@ -322,12 +322,12 @@ fn health_changes(status: &Status) -> Vec<LabeledValue> {
 /// One value of a replica for each locality of chunks.
 fn rows_by_locality<const N: usize>(
     status: &Status,
-    values: fn(&ReplicaStatus) -> [(&'static str, u64); N],
+    values: fn(&ReplicaStatus) -> [(&'static str, Option<u64>); N],
 ) -> Vec<LabeledValue> {
     let rows = status.replicas.iter().flat_map(|replica| {
-        values(replica).map(|(locality, value)| {
+        values(replica).into_iter().filter_map(|(locality, value)| {
             let labels = vec![replica.name.clone(), locality.to_owned()];
-            LabeledValue::new(labels, Value::Integer(value))
+            Some(LabeledValue::new(labels, Value::Integer(value?)))
         })
     });
     rows.collect()
@@ -346,9 +346,9 @@ fn replica_bytes(status: &Status) -> Vec<LabeledValue> {
     rows_by_locality(status, |replica| {
         let counters = &replica.counters;
         [
-            ("local", counters.bytes_local),
-            ("remote", counters.bytes_remote),
-            ("unknown", counters.bytes_unknown),
+            ("local", Some(counters.bytes_local)),
+            ("remote", Some(counters.bytes_remote)),
+            ("unknown", Some(counters.bytes_unknown)),
         ]
     })
 }

@@ -6,6 +6,9 @@
 //! which would otherwise take millions of chunks. Bytes outside all regions have an unknown
 //! placement.
 //!
+//! Not all copies are equal: a provider reports which of them its gateways read, and which are
+//! spare ([`Copies`]). A cell may also be unknown.
+//!
 //! [`LocalityMap`] is the same with the volume's replicas in place of nodes. The read path
 //! looks offsets up in it.
 //!
@@ -34,9 +37,32 @@ pub struct Region {
     pub range: ByteRange,
     /// Bytes of one unit.
     pub unit: u64,
-    /// The nodes of unit k are those of cell k modulo the number of cells, as
-    /// indices into [`ChunkMap::nodes`], in the provider's order.
-    pub cells: Vec<Vec<u16>>,
+    /// The nodes of unit k are those of cell k modulo the number of cells; `None` if unknown.
+    pub cells: Vec<Option<Cell>>,
+}
+
+impl Region {
+    fn cell(&self, unit: u64) -> Option<&Cell> {
+        self.cells[(unit % self.cells.len() as u64) as usize].as_ref()
+    }
+}
+
+/// The nodes with a copy of a chunk, as indices into [`ChunkMap::nodes`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    /// In the provider's order; those whose copies are read come first.
+    pub nodes: Vec<u16>,
+    /// The number of those.
+    pub read: usize,
+}
+
+/// The nodes with a copy of a chunk, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copies<'n> {
+    /// The nodes of copies that gateways read. The gateway on such a node needs no other.
+    pub read: Vec<&'n str>,
+    /// The nodes of copies that no gateway reads while the others are there.
+    pub spare: Vec<&'n str>,
 }
 
 /// One chunk and the nodes that hold it.
@@ -44,8 +70,22 @@ pub struct Region {
 pub struct Chunk<'a> {
     /// Its bytes.
     pub range: ByteRange,
-    /// Indices into [`ChunkMap::nodes`], in the provider's order.
+    /// Indices into [`ChunkMap::nodes`], in the provider's order; those whose copies are read come
+    /// first.
     pub nodes: &'a [u16],
+    /// The number of those.
+    pub read: usize,
+}
+
+impl<'a> Chunk<'a> {
+    fn new(range: ByteRange, cell: &'a Cell) -> Self {
+        Self { range, nodes: &cell.nodes, read: cell.read }
+    }
+
+    /// The nodes whose copies are read.
+    pub fn read_nodes(&self) -> &'a [u16] {
+        &self.nodes[..self.read]
+    }
 }
 
 /// A provider's answer.
@@ -71,14 +111,13 @@ impl ChunkMap {
         self.regions.is_empty()
     }
 
-    /// Every chunk, in the order of the file. There may be a great many.
+    /// Every known chunk, in the order of the file. There may be a great many.
     pub fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
         self.regions.iter().flat_map(|region| {
             let units = region.range.len().div_ceil(region.unit);
-            (0..units).map(|unit| Chunk {
-                range: ByteRange::at(region.range.start + unit * region.unit, region.unit)
-                    .intersect(region.range),
-                nodes: &region.cells[(unit % region.cells.len() as u64) as usize],
+            (0..units).filter_map(|unit| {
+                let range = ByteRange::at(region.range.start + unit * region.unit, region.unit);
+                Some(Chunk::new(range.intersect(region.range), region.cell(unit)?))
             })
         })
     }
@@ -88,28 +127,30 @@ impl ChunkMap {
         let next = self.regions.partition_point(|region| region.range.end <= offset);
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
         let unit = (offset - region.range.start) / region.unit;
-        let start = region.range.start + unit * region.unit;
-        Some(Chunk {
-            range: ByteRange::at(start, region.unit).intersect(region.range),
-            nodes: &region.cells[(unit % region.cells.len() as u64) as usize],
-        })
+        let range = ByteRange::at(region.range.start + unit * region.unit, region.unit);
+        Some(Chunk::new(range.intersect(region.range), region.cell(unit)?))
     }
 
     /// The same with replicas in place of nodes: `local` returns the replicas that are local to
     /// the node with an index.
     pub fn to_locality_map(&self, local: impl Fn(usize) -> ReplicaSet) -> LocalityMap {
         let sets: Vec<ReplicaSet> = (0..self.nodes.len()).map(local).collect();
-        let holders = |nodes: &Vec<u16>| {
-            let sets = || nodes.iter().map(|node| sets[usize::from(*node)]);
+        let holders = |cell: &Cell| {
+            let (read, spare) = cell.nodes.split_at(cell.read);
+            let set = |node: &u16| sets[usize::from(*node)];
+            let union =
+                |nodes: &[u16]| nodes.iter().map(set).fold(ReplicaSet::EMPTY, ReplicaSet::or);
+            let local = union(read);
             Holders {
-                local: sets().fold(ReplicaSet::EMPTY, ReplicaSet::or),
-                is_held_elsewhere: sets().any(ReplicaSet::is_empty),
+                local,
+                spare: union(spare).minus(local),
+                is_held_elsewhere: read.iter().map(set).any(ReplicaSet::is_empty),
             }
         };
         let region = |region: &Region| LocalityRegion {
             range: region.range,
             unit: region.unit,
-            cells: region.cells.iter().map(holders).collect(),
+            cells: region.cells.iter().map(|cell| cell.as_ref().map(holders)).collect(),
         };
         LocalityMap { regions: self.regions.iter().map(region).collect() }
     }
@@ -142,7 +183,8 @@ impl ChunkMapBuilder {
         self.add_striped(range, range.len(), [nodes])
     }
 
-    /// Adds units of `unit` bytes. Unit k is held by cell k modulo the number of cells.
+    /// Adds units of `unit` bytes, whose copies are all read. Unit k is held by cell k modulo the
+    /// number of cells.
     ///
     /// # Errors
     /// As [`ChunkMapBuilder::add_chunk`], and if there is no cell or no unit.
@@ -151,6 +193,22 @@ impl ChunkMapBuilder {
         range: ByteRange,
         unit: u64,
         cells: impl IntoIterator<Item = N>,
+    ) -> Result<(), PlacementError> {
+        let all_read =
+            |cell: N| Some(Copies { read: cell.into_iter().collect(), spare: Vec::new() });
+        self.add_cells(range, unit, cells.into_iter().map(all_read))
+    }
+
+    /// Adds units of `unit` bytes. Unit k is held by cell k modulo the number of cells; `None` is
+    /// unknown.
+    ///
+    /// # Errors
+    /// As [`ChunkMapBuilder::add_striped`].
+    pub fn add_cells<'n>(
+        &mut self,
+        range: ByteRange,
+        unit: u64,
+        cells: impl IntoIterator<Item = Option<Copies<'n>>>,
     ) -> Result<(), PlacementError> {
         let nonsense = |what: String| Err(PlacementError::InvalidAnswer(what));
         if range.is_empty() {
@@ -166,23 +224,31 @@ impl ChunkMapBuilder {
             if self.cell_count > MAX_CELLS {
                 return nonsense(format!("more than {MAX_CELLS} chunks"));
             }
-            let mut nodes = Vec::new();
-            for node in cell {
-                let node = self.intern_node(node)?;
-                if !nodes.contains(&node) {
-                    nodes.push(node);
-                }
-                if nodes.len() > MAX_COPIES {
-                    return nonsense(format!("more than {MAX_COPIES} copies of one chunk"));
-                }
-            }
-            numbered.push(nodes);
+            numbered.push(cell.map(|copies| self.intern_cell(&copies)).transpose()?);
         }
         if unit == 0 || numbered.is_empty() {
             return nonsense(format!("bytes {range:?} are cut into units of {unit} bytes"));
         }
         self.map.regions.push(Region { range, unit, cells: numbered });
         Ok(())
+    }
+
+    fn intern_cell(&mut self, copies: &Copies<'_>) -> Result<Cell, PlacementError> {
+        let mut cell = Cell::default();
+        for (rank, name) in copies.read.iter().chain(&copies.spare).enumerate() {
+            let node = self.intern_node(name)?;
+            if !cell.nodes.contains(&node) {
+                cell.nodes.push(node);
+            }
+            if cell.nodes.len() > MAX_COPIES {
+                let what = format!("more than {MAX_COPIES} copies of one chunk");
+                return Err(PlacementError::InvalidAnswer(what));
+            }
+            if rank < copies.read.len() {
+                cell.read = cell.nodes.len();
+            }
+        }
+        Ok(cell)
     }
 
     fn intern_node(&mut self, name: &str) -> Result<u16, PlacementError> {
@@ -229,7 +295,7 @@ pub struct LocatedChunk {
 struct LocalityRegion {
     range: ByteRange,
     unit: u64,
-    cells: Vec<Holders>,
+    cells: Vec<Option<Holders>>,
 }
 
 impl LocalityMap {
@@ -239,10 +305,9 @@ impl LocalityMap {
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
         let unit = (offset - region.range.start) / region.unit;
         let start = region.range.start + unit * region.unit;
-        Some(LocatedChunk {
-            range: ByteRange::at(start, region.unit).intersect(region.range),
-            holders: region.cells[(unit % region.cells.len() as u64) as usize],
-        })
+        let holders = region.cells[(unit % region.cells.len() as u64) as usize]?;
+        let range = ByteRange::at(start, region.unit).intersect(region.range);
+        Some(LocatedChunk { range, holders })
     }
 }
 
@@ -270,9 +335,7 @@ mod tests {
         let last = map.chunks().last().unwrap();
         assert_eq!((last.range, last.nodes), (r(50, 55), &[2u16][..]));
         let mapped = map.to_locality_map(local);
-        let held = |local, range| {
-            Some(LocatedChunk { range, holders: Holders { local, is_held_elsewhere: false } })
-        };
+        let held = |local, range| Some(LocatedChunk { range, holders: Holders::local(local) });
         assert_eq!(mapped.chunk_at(9), held(local(0).or(local(1)), r(0, 10)));
         assert_eq!(mapped.chunk_at(10), None);
         assert_eq!(mapped.chunk_at(31), held(local(2), r(30, 40)));
@@ -281,8 +344,39 @@ mod tests {
         let half = map.to_locality_map(|node| if node == 0 { local(0) } else { ReplicaSet::EMPTY });
         assert_eq!(
             half.chunk_at(9).unwrap().holders,
-            Holders { local: local(0), is_held_elsewhere: true }
+            Holders { is_held_elsewhere: true, ..Holders::local(local(0)) }
         );
+    }
+
+    #[test]
+    fn spare_copies_and_unknown_cells_are_kept_apart() {
+        let copies = |read: &[&'static str], spare: &[&'static str]| {
+            Some(Copies { read: read.to_vec(), spare: spare.to_vec() })
+        };
+        let mut builder = ChunkMapBuilder::new();
+        let cells =
+            [copies(&["b"], &["a", "b"]), None, copies(&[], &["c"]), copies(&["d"], &["a"])];
+        builder.add_cells(r(0, 45), 10, cells).unwrap();
+        let map = builder.finish();
+        let starts: Vec<_> = map.chunks().map(|chunk| chunk.range.start).collect();
+        assert_eq!(starts, [0, 20, 30, 40], "the unknown chunk is left out");
+        let first = map.chunk_at(41).unwrap();
+        assert_eq!((first.nodes, first.read_nodes()), (&[0u16, 1][..], &[0u16][..]));
+        assert_eq!(map.chunk_at(10), None);
+        // Replica 0 is on b, 1 on a, 2 on c; none is on d.
+        let mapped =
+            map.to_locality_map(|node| if node < 3 { local(node) } else { ReplicaSet::EMPTY });
+        let holders = |offset| mapped.chunk_at(offset).map(|chunk| chunk.holders);
+        assert_eq!(holders(0), Some(Holders { spare: local(1), ..Holders::local(local(0)) }));
+        assert_eq!(holders(10), None);
+        let spare_only = Holders { spare: local(2), ..Holders::local(ReplicaSet::EMPTY) };
+        assert_eq!(holders(20), Some(spare_only), "a spare copy elsewhere is no disk to read");
+        let elsewhere = Holders {
+            spare: local(1),
+            is_held_elsewhere: true,
+            ..Holders::local(ReplicaSet::EMPTY)
+        };
+        assert_eq!(holders(30), Some(elsewhere));
     }
 
     #[test]
@@ -315,8 +409,7 @@ mod tests {
             let holding = map.chunks().find(|c| c.range.start <= offset && offset < c.range.end);
             let expected = holding.map(|chunk| {
                 let local = local(usize::from(chunk.nodes[0]));
-                let holders = Holders { local, is_held_elsewhere: false };
-                LocatedChunk { range: chunk.range, holders }
+                LocatedChunk { range: chunk.range, holders: Holders::local(local) }
             });
             prop_assert_eq!(map.chunk_at(offset), holding);
             prop_assert_eq!(mapped.chunk_at(offset), expected);

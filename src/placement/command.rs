@@ -3,7 +3,6 @@
 //! A [`CommandTemplate`] is a command line with placeholders:
 //! - `{path}`: the file in the cluster's own namespace,
 //! - `{local}`: the same file under a replica's directory,
-//! - `{pool}` and `{object}`: the names of a CephFS pool and of an object in it,
 //! - `{offset}` and `{size}`: bytes.
 //!
 //! No shell is involved: every word is one argument, whatever the file's name. (A remote shell
@@ -18,7 +17,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 use super::error::PlacementError;
@@ -37,10 +36,6 @@ pub struct TemplateValues<'a> {
     pub path: &'a [u8],
     /// `{local}`
     pub local: &'a [u8],
-    /// `{object}`
-    pub object: &'a str,
-    /// `{pool}`
-    pub pool: &'a str,
     /// `{offset}`
     pub offset: u64,
     /// `{size}`
@@ -49,7 +44,11 @@ pub struct TemplateValues<'a> {
 
 /// A command line with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandTemplate(Vec<String>);
+pub struct CommandTemplate {
+    words: Vec<String>,
+    /// The program's standard input.
+    input: &'static str,
+}
 
 impl CommandTemplate {
     /// Checks the placeholders in `words`.
@@ -58,12 +57,18 @@ impl CommandTemplate {
     /// [`CommandError`] names the word with an unknown placeholder.
     pub fn new(words: Vec<String>) -> Result<Self, CommandError> {
         check_command(&words)?;
-        Ok(Self(words))
+        Ok(Self { words, input: "" })
+    }
+
+    /// The same, for a program that reads `input`.
+    #[must_use]
+    pub fn with_input(self, input: &'static str) -> Self {
+        Self { input, ..self }
     }
 
     /// The words as configured.
     pub fn words(&self) -> &[String] {
-        &self.0
+        &self.words
     }
 
     /// Runs the program and returns its standard output.
@@ -93,10 +98,11 @@ impl CommandTemplate {
         values: &TemplateValues<'_>,
         limit: Duration,
     ) -> Result<ProgramOutput, PlacementError> {
-        let words: Vec<OsString> = self.0.iter().map(|word| substitute(word, values)).collect();
+        let words: Vec<OsString> = self.words.iter().map(|word| substitute(word, values)).collect();
         // The name comes from the template: filled-in values may name a file.
-        let program = program_name(OsStr::new(&self.0[0]));
-        let answer = tokio::time::timeout(limit, run_program(program, &words)).await;
+        let program = program_name(OsStr::new(&self.words[0]));
+        let run = run_program(program, &words, self.input);
+        let answer = tokio::time::timeout(limit, run).await;
         answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
     }
 }
@@ -119,11 +125,15 @@ pub struct ProgramFailure {
     pub error: PlacementError,
 }
 
-async fn run_program(program: String, words: &[OsString]) -> Result<ProgramOutput, PlacementError> {
+async fn run_program(
+    program: String,
+    words: &[OsString],
+    input: &'static str,
+) -> Result<ProgramOutput, PlacementError> {
     let start = |error| PlacementError::StartFailed { program: program.clone(), error };
     let mut child = Command::new(&words[0])
         .args(&words[1..])
-        .stdin(Stdio::null())
+        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
@@ -131,7 +141,14 @@ async fn run_program(program: String, words: &[OsString]) -> Result<ProgramOutpu
         .map_err(start)?;
     let stdout = read_at_most(child.stdout.take(), MAX_OUTPUT_BYTES);
     let stderr = read_at_most(child.stderr.take(), 1 << 16);
-    let (stdout, said) = tokio::join!(stdout, stderr);
+    let stdin = child.stdin.take();
+    let write = async {
+        if let Some(mut stdin) = stdin {
+            // A program that ends before it has read all shows that by its status and output.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+    };
+    let (stdout, said, ()) = tokio::join!(stdout, stderr, write);
     let stdout = stdout.map_err(start)?;
     if stdout.len() > MAX_OUTPUT_BYTES {
         return Err(PlacementError::TooLong(MAX_OUTPUT_BYTES));
@@ -183,8 +200,6 @@ fn substitute(word: &str, values: &TemplateValues<'_>) -> OsString {
         let value = match name.strip_suffix(":sh").unwrap_or(name) {
             "path" => values.path.to_vec(),
             "local" => values.local.to_vec(),
-            "object" => values.object.as_bytes().to_vec(),
-            "pool" => values.pool.as_bytes().to_vec(),
             "offset" => values.offset.to_string().into_bytes(),
             _ => values.size.to_string().into_bytes(),
         };

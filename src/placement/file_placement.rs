@@ -94,7 +94,7 @@ impl FilePlacement {
     pub fn holders(&self, offset: u64, now: Instant) -> Option<Holders> {
         if let Some(learned) = &self.learned {
             let local = learned.lock().local_replicas(offset, now)?;
-            return Some(Holders { local, is_held_elsewhere: false });
+            return Some(Holders::local(local));
         }
         let LocatedChunk { range: chunk, holders } =
             self.pieces.read().get(&(offset / self.piece_size))?.locality.chunk_at(offset)?;

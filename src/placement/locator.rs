@@ -230,6 +230,14 @@ impl Locator {
         matches!(&self.source, PlacementSource::Provider(provider) if provider.is_piecewise())
     }
 
+    /// Whether each gateway reads its own node's copy, as far as is known.
+    pub fn reads_any_copy(&self) -> bool {
+        match &self.source {
+            PlacementSource::Provider(provider) => provider.reads_any_copy(),
+            PlacementSource::None | PlacementSource::Timing(_) => true,
+        }
+    }
+
     /// The provider's name, "learned" for timing, or "none".
     pub fn provider_name(&self) -> &'static str {
         match &self.source {
@@ -261,7 +269,7 @@ impl Locator {
             let query = Query { range: piece.intersect(whole), ..file.query.clone() };
             let answer = locator.query(&*provider, &query).await;
             drop(turn);
-            asked.finish(answer);
+            asked.finish(answer, provider.answer_lifetime());
         });
     }
 
@@ -395,14 +403,14 @@ struct QueryGuard<'a> {
 }
 
 impl QueryGuard<'_> {
-    fn finish(mut self, answer: Result<ChunkMap, PlacementError>) {
+    fn finish(mut self, answer: Result<ChunkMap, PlacementError>, lifetime: Duration) {
         let locator = self.locator;
-        let policy = &locator.policy;
+        let lifetime = lifetime.min(locator.policy.ttl);
         self.is_finished = true;
         match answer {
             Ok(chunks) => {
                 let mapped = locator.map_to_replicas(&chunks);
-                self.file.placement.store_answer(self.offset, mapped, Instant::now() + policy.ttl);
+                self.file.placement.store_answer(self.offset, mapped, Instant::now() + lifetime);
                 locator.answer_count.fetch_add(1, Relaxed);
                 if locator.is_failing.swap(false, Relaxed) {
                     *locator.last_failure.lock() = None;

@@ -30,23 +30,11 @@ impl ToolRunner {
 
     /// The tool's output for the file in `query`.
     pub(super) async fn query(&self, query: &Query) -> Result<String> {
-        self.query_object(query, "", "").await
-    }
-
-    /// The same for one of the file's objects.
-    pub(super) async fn query_object(
-        &self,
-        query: &Query,
-        pool: &str,
-        object: &str,
-    ) -> Result<String> {
         let path = path_below(&self.root, &query.path);
         let local = query.replica.join(&query.path);
         let values = TemplateValues {
             path: &path,
             local: local.as_os_str().as_bytes(),
-            object,
-            pool,
             offset: query.range.start,
             size: query.size,
         };
@@ -227,7 +215,7 @@ mod tests {
         let root = || fixtures.to_owned();
         let providers: [(&str, Box<dyn Provider>); 4] = [
             ("maprfs-large.txt", Box::new(maprfs::MaprFs::new(cat(), root(), limit))),
-            ("glusterfs-old.txt", Box::new(glusterfs::GlusterFs::new(cat(), root(), limit))),
+            ("glusterfs-old.txt", Box::new(glusterfs::GlusterFs::new(cat(), None, root(), limit))),
             ("lustre-plain.txt", Box::new(lustre::Lustre::new(cat(), root(), limit))),
             ("beegfs-raid0.txt", Box::new(beegfs::BeeGfs::new(cat(), root(), limit))),
         ];

@@ -6,7 +6,7 @@
 //!
 //! > latency + work in flight + work planned for it so far + the segment / rate
 //!
-//! (to any candidate if none is local). Planned work counts. So a slow replica gets the segment
+//! (to one with a spare copy if none is local, else to any candidate). Planned work counts. So a slow replica gets the segment
 //! that it will complete just when it is due. A fast one stays free for segments that are due
 //! earlier.
 //!
@@ -207,8 +207,7 @@ impl<K: Copy> Assigner<K> {
         self.backlog.refill(loads, |load| load.in_flight_work);
         self.planned_run_ends.clone_from(&self.run_ends);
         for (key, demand) in demands {
-            let local = demand.candidates.and(demand.holders.local);
-            let choice = if local.is_empty() { demand.candidates } else { local };
+            let choice = demand.holders.nearest(demand.candidates);
             let Some((mut replica, soonest)) =
                 first_to_complete(&demand, choice, loads, &self.backlog)
             else {
@@ -402,7 +401,7 @@ mod tests {
     }
 
     fn held(local: ReplicaSet) -> Holders {
-        Holders { local, is_held_elsewhere: false }
+        Holders::local(local)
     }
 
     /// Segment `i` of a file that all replicas have.
@@ -494,6 +493,16 @@ mod tests {
         assert_eq!(send(&loads, [one].into_iter()), [(0, 1)]);
         let none = WaitingSegment { candidates: ReplicaSet::EMPTY, ..one };
         assert_eq!(send(&loads, [none].into_iter()), []);
+    }
+
+    #[test]
+    fn a_spare_copy_counts_only_without_a_local_replica() {
+        let holders = Holders { spare: only(1), ..held(only(0)) };
+        let near = |i| WaitingSegment { holders, ..demand(i, 3) };
+        assert_eq!(send(&loads([100.0; 3]), [near(0)].into_iter()), [(0, 0)]);
+        let without_local = ReplicaSet::first(3).minus(only(0));
+        let left = WaitingSegment { candidates: without_local, ..near(0) };
+        assert_eq!(send(&loads([100.0, 90.0, 100.0]), [left].into_iter()), [(0, 1)]);
     }
 
     #[test]

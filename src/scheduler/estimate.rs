@@ -158,6 +158,8 @@ pub struct ReplicaEstimate {
     weight: f64,
     /// The rate assumed until there is a measurement.
     assumed_rate: f64,
+    /// The configured limit of the rate.
+    max_rate: f64,
     /// The reads in flight, the oldest first.
     reads_in_flight: Vec<InFlightRead>,
     bytes_in_flight: PerLocality<u64>,
@@ -191,6 +193,7 @@ impl ReplicaEstimate {
             limits,
             weight,
             assumed_rate: ASSUMED_RATE * weight,
+            max_rate: f64::INFINITY,
             reads_in_flight: Vec::new(),
             bytes_in_flight: PerLocality::default(),
             large_in_flight: 0,
@@ -402,6 +405,16 @@ impl ReplicaEstimate {
         self.assumed_rate = rate;
     }
 
+    /// Sets the configured limit of the rate, bytes a second: no more is assumed.
+    pub fn set_max_rate(&mut self, rate: Option<u64>) {
+        self.max_rate = rate.map_or(f64::INFINITY, |rate| rate as f64);
+    }
+
+    /// Whether the rates are measured ones.
+    pub fn is_measured(&self) -> PerLocality<bool> {
+        PerLocality::from_fn(|locality| self.meters[locality].is_measured())
+    }
+
     /// Like [`ReplicaEstimate::measured_rate`], but `None` if the rate may be that of a cache, and
     /// at most [`MEMORY_RATE`]. A part of a higher rate may come from a cache, and a replica is not
     /// slow just because another one has a cache.
@@ -481,7 +494,7 @@ impl ReplicaEstimate {
             } else {
                 f64::INFINITY
             };
-            self.assumed_rate.min(best).max(1.0)
+            self.assumed_rate.min(self.max_rate).min(best).max(1.0)
         };
         let local = local.unwrap_or_else(|| match remote {
             Some(remote) => assumed().max(remote),
@@ -605,6 +618,17 @@ mod tests {
             let got = mib(&e, link.now);
             assert!((got / rate - 1.0).abs() < 0.05, "{rate}: {got}");
         }
+    }
+
+    #[test]
+    fn an_assumed_rate_is_within_the_configured_limit() {
+        let now = Instant::now();
+        let mut e = ReplicaEstimate::new(1.0, LIMITS, now);
+        assert_eq!(mib(&e, now), ASSUMED_RATE / MIB as f64);
+        e.set_max_rate(Some(7 * MIB));
+        e.set_assumed_rate(300.0 * MIB as f64);
+        assert_eq!(mib(&e, now), 7.0);
+        assert_eq!(e.is_measured(), PerLocality { local: false, remote: false });
     }
 
     #[test]

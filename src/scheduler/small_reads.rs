@@ -122,8 +122,7 @@ impl SmallReadView {
         {
             return None;
         }
-        let local = read.candidates.and(read.holders.local);
-        let choice = if local.is_empty() { read.candidates } else { local };
+        let choice = read.holders.nearest(read.candidates);
         let is_opened_somewhere = !read.open_on.and(choice).is_empty();
         let mut best: Option<SmallReadChoice> = None;
         let mut least = f64::INFINITY;
@@ -159,7 +158,7 @@ impl SmallReadView {
         let is_unopened = |choice: &SmallReadChoice| {
             is_opened_somewhere && !read.open_on.contains(choice.replica)
         };
-        let may_lend = !local.is_empty() && read.candidates.minus(local).iter().any(is_lent);
+        let may_lend = read.candidates.minus(choice).iter().any(is_lent);
         best.filter(|choice| !may_lend && !is_unopened(choice))
     }
 }
@@ -323,7 +322,7 @@ mod tests {
     fn a_chunk_is_read_where_it_is() {
         let view = view(&[1e-4, 9e-5, 1e-4]);
         let only_2 = ReplicaSet::EMPTY.with(ReplicaId::new(2));
-        let holders = Holders { local: only_2, is_held_elsewhere: false };
+        let holders = Holders::local(only_2);
         let read = SmallReadRequest { holders, ..any(3) };
         let choice = view.choose(&read, room_for_all).unwrap();
         assert_eq!((choice.replica.index(), choice.locality), (2, Locality::Local));

@@ -125,6 +125,7 @@ impl<'w> Engine<'w> {
             weight: 1.0,
             max_in_flight: workload.max_in_flight,
             max_reads: workload.max_reads,
+            max_rate: None,
         };
         let names: ReplicaMap<String> = world.gateways.iter().map(|g| g.name.clone()).collect();
         let replicas = names.len();
@@ -305,7 +306,7 @@ impl<'w> Engine<'w> {
             PlacementKnowledge::Learned => {
                 let local =
                     self.learned_placements[file].local_replicas(range.start, self.instant());
-                local.map(|local| Holders { local, is_held_elsewhere: false })
+                local.map(Holders::local)
             }
             PlacementKnowledge::None => None,
         };

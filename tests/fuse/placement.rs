@@ -367,7 +367,7 @@ fn a_falsely_local_replica_is_not_trusted() {
         read_on(&file, &content, 0..38 * MIB);
         let known = rig.status();
         println!(
-            "local {}, remote {}",
+            "local {:?}, remote {:?}",
             known.replicas[0].estimated_bandwidth_local,
             known.replicas[0].estimated_bandwidth_remote
         );

@@ -112,9 +112,9 @@ pub(super) struct ReplicaRow {
     pub(super) bytes_per_second: u64,
     /// Its fraction of the bytes that all replicas delivered, 0 to 1.
     pub(super) share: f64,
-    /// The bandwidth that the scheduler estimates for it, bytes per second.
-    pub(super) estimated_bandwidth: u64,
-    /// Its delivered rate divided by that estimate; it can exceed 1.
+    /// The bandwidth that the scheduler has measured for it, bytes per second.
+    pub(super) estimated_bandwidth: Option<u64>,
+    /// Its delivered rate divided by that estimate; it can exceed 1. 0 without one.
     pub(super) estimate_ratio: f64,
     /// Bytes in flight.
     pub(super) in_flight: u64,
@@ -265,7 +265,10 @@ fn replica_row(was: Option<&ReplicaStatus>, is: &ReplicaStatus, seconds: f64) ->
         bytes_per_second: bytes as u64,
         share: 0.0,
         estimated_bandwidth: estimate,
-        estimate_ratio: if estimate == 0 { 0.0 } else { bytes / estimate as f64 },
+        estimate_ratio: match estimate {
+            None | Some(0) => 0.0,
+            Some(estimate) => bytes / estimate as f64,
+        },
         in_flight: is.in_flight,
         in_flight_limit: is.in_flight_limit,
         p50_us: quantile_us(&latency, 0.5),
@@ -384,7 +387,7 @@ pub(super) mod tests {
         let mut now = sample(start + Duration::from_secs(2));
         now.status.replicas[0].counters.bytes += 200 << 20;
         now.status.replicas[1].counters.bytes += 600 << 20;
-        now.status.replicas[1].estimated_bandwidth_local = 300 << 20;
+        now.status.replicas[1].estimated_bandwidth_local = Some(300 << 20);
         now.status.counters.bytes_delivered += 780 << 20;
         now.status.counters.bytes_duplicate += 20 << 20;
         now.status.counters.reads += 780;

@@ -179,7 +179,7 @@ impl Screen<'_> {
             if past >= columns::MIN_HISTORY_WIDTH {
                 line.push_span(self.history.sparkline(
                     &row.name,
-                    row.estimated_bandwidth,
+                    row.estimated_bandwidth.unwrap_or(0),
                     past - 1,
                 ));
             }

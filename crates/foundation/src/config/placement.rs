@@ -78,7 +78,7 @@ pub struct AffinityConfig {
 }
 
 /// The placeholders that a command's words may contain, in braces.
-pub const PLACEHOLDERS: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
+pub const PLACEHOLDERS: [&str; 4] = ["path", "local", "offset", "size"];
 
 /// An error in a command line, as text that follows the command's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,7 +133,9 @@ fn placeholders(word: &str) -> impl Iterator<Item = &str> {
 fn keys_of(provider: ProviderKind) -> &'static [&'static str] {
     match provider {
         ProviderKind::None | ProviderKind::Learned => &[],
-        ProviderKind::Tool(ClusterTool::CephFs) => &["command", "layout_command", "root"],
+        ProviderKind::Tool(ClusterTool::CephFs | ClusterTool::GlusterFs) => {
+            &["command", "layout_command", "root"]
+        }
         ProviderKind::Tool(_) => &["command", "root"],
         ProviderKind::Hdfs => &["url", "user", "ca_file", "command", "root"],
         ProviderKind::Table => &["file"],

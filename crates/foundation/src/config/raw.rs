@@ -482,14 +482,15 @@ pub(super) struct Placement {
     #[schemars(length(min = 1))]
     #[schemars(extend(
         "x-default" = "the provider's own; required for `\"exec\"`, and for `\"hdfs\"` without `url`",
-        "x-range" = "at least a program; placeholders are `{path}`, `{local}`, `{object}`, \
-                     `{pool}`, `{offset}`, `{size}`, each also as `{path:sh}`",
+        "x-range" = "at least a program; placeholders are `{path}`, `{local}`, `{offset}`, \
+                     `{size}`, each also as `{path:sh}`",
     ))]
     pub(super) command: Option<Vec<String>>,
-    /// `"cephfs"` only: the command that prints a file's layout.
+    /// The command that prints a file's layout (`"cephfs"`), or the client's volume file
+    /// (`"glusterfs"`).
     #[schemars(length(min = 1))]
     #[schemars(extend(
-        "x-default" = "`getfattr` for `ceph.file.layout`",
+        "x-default" = "`getfattr` for `ceph.file.layout`; the volume file of the mount at `root`",
         "x-range" = "as `command`",
     ))]
     pub(super) layout_command: Option<Vec<String>>,

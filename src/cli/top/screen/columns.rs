@@ -55,7 +55,9 @@ pub(super) fn visible_columns(replicas: &[ReplicaRow], width: usize) -> Vec<Colu
         number_column(["", "SHARE"], 5, 3, |row| format_percent(row.share)),
         number_column(["% OF", "EST. BW"], 7, 4, |row| format_percent(row.estimate_ratio)),
         text("", 12, 11, |row| format!("[{}]", gauge_bar(row.estimate_ratio, 10))),
-        number_column(["EST. BW", "MiB/s"], 7, 8, |row| format_mib(row.estimated_bandwidth)),
+        number_column(["EST. BW", "MiB/s"], 7, 8, |row| {
+            row.estimated_bandwidth.map_or("-".to_owned(), format_mib)
+        }),
         number_column(["IN-FLIGHT/", "LIMIT MiB"], 10, 7, flight),
         number_column(["READ", "P50/P99"], 13, 6, latency),
         number_column(["ERR+", "SLOW/s"], 6, 5, |row| {
