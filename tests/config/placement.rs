@@ -24,6 +24,14 @@ fn no_provider_is_used_unless_configured() {
 }
 
 #[test]
+fn a_provider_that_asks_a_mount_elsewhere_serves_exports() {
+    let volume = "[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\naddress = 'nfs://gw/x'\n";
+    for tool in ["cephfs", "glusterfs", "lustre", "beegfs"] {
+        parse(&format!("{volume}[placement]\nprovider = '{tool}'\nroot = '/mnt/x'\n")).unwrap();
+    }
+}
+
+#[test]
 fn each_provider_takes_its_own_keys() {
     let tool = |tool| ProviderConfig::Tool { tool, command: None, layout_command: None };
     assert_eq!(provider("provider = 'maprfs'\nroot = '/vol'"), tool(ClusterTool::MapRfs));

@@ -385,8 +385,8 @@ fn keys_that_do_not_suit_an_export_are_refused() {
             "v.toml:7: key `write.locks`: \"forward\" needs a write replica with `path`: fanfs does not lock files on an `address`; use \"local\"",
         ),
         (
-            "[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\naddress = 'nfs://gw/x'\n[placement]\nprovider = 'lustre'\n",
-            "v.toml:7: key `placement.provider`: needs a replica with `path`: it looks at the files themselves; mount one of the replicas, or use another provider",
+            "[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\naddress = 'nfs://gw/x'\n[placement]\nprovider = 'lustre'\ncommand = ['lfs', '{local:sh}']\n",
+            "v.toml:8: key `placement.command`: has `{local}`, the file below a replica's `path`, and all replicas have `address`; use `{path}`, or mount one of the replicas",
         ),
     ]);
 }

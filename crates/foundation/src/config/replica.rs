@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::checks::{check_path, check_range, parse_choice, parse_count};
-use super::choices::{Access, ClusterTool, NFS_VERSIONS, PAGE_CACHES, PageCache, Passthrough};
+use super::choices::{Access, NFS_VERSIONS, PAGE_CACHES, PageCache, Passthrough};
 use super::error::ConfigError;
 use super::key_index::KeyIndex;
 use super::placement::ProviderConfig;
@@ -205,26 +205,32 @@ pub(super) fn check_exports(config: &Config, outline: &KeyIndex<'_>) -> Result<(
         );
         return Err(outline.refuse("read.passthrough", what));
     }
-    if needs_directory(&config.placement.provider) && config.replicas.iter().all(is_export) {
-        let what = "needs a replica with `path`: it looks at the files themselves; mount one of the \
-                    replicas, or use another provider";
-        return Err(outline.refuse("placement.provider", what.to_owned()));
+    if config.replicas.iter().all(is_export)
+        && let Some(key) = key_with_local_path(&config.placement.provider)
+    {
+        let what = "has `{local}`, the file below a replica's `path`, and all replicas have \
+                    `address`; use `{path}`, or mount one of the replicas";
+        return Err(outline.refuse(key, what.to_owned()));
     }
     Ok(())
 }
 
-/// Whether a provider's command gets the path of a file below a replica.
-fn needs_directory(provider: &ProviderConfig) -> bool {
-    use ClusterTool::{BeeGfs, CephFs, GlusterFs, Hdfs, Lustre, MapRfs};
-    match provider {
-        ProviderConfig::Tool { tool: CephFs | GlusterFs | Lustre | BeeGfs, .. } => true,
-        ProviderConfig::Tool { tool: MapRfs | Hdfs, .. }
-        | ProviderConfig::None
+/// The key of a command that gets the path of a file below a replica.
+fn key_with_local_path(provider: &ProviderConfig) -> Option<&'static str> {
+    let (command, layout_command) = match provider {
+        ProviderConfig::Tool { command, layout_command, .. } => {
+            (command.as_deref(), layout_command.as_deref())
+        }
+        ProviderConfig::Exec { command } => (Some(&**command), None),
+        ProviderConfig::None
         | ProviderConfig::Learned
         | ProviderConfig::Table { .. }
-        | ProviderConfig::Exec { .. }
-        | ProviderConfig::WebHdfs { .. } => false,
-    }
+        | ProviderConfig::WebHdfs { .. } => return None,
+    };
+    let has_it = |words: &[String]| words.iter().any(|word| word.contains("{local"));
+    let commands = [("placement.command", command), ("placement.layout_command", layout_command)];
+    let with_it = commands.into_iter().find(|(_, words)| words.is_some_and(has_it));
+    with_it.map(|(key, _)| key)
 }
 
 /// Checks the name of a replica or node: a host name or address, which becomes a metric label.
