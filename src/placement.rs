@@ -44,20 +44,18 @@ pub use node_names::NodeNames;
 use crate::config::ClusterTool;
 use crate::config::placement::{CommandError, ProviderConfig as Written};
 use crate::config::{self, PlacementConfig};
-use crate::volume::{ByteRange, ReplicaId};
+use crate::volume::ReplicaId;
 
 /// The result of a provider's calls.
 pub type Result<T> = std::result::Result<T, PlacementError>;
 
 /// A question to a provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
     /// The file, relative to the replicas' roots.
     pub path: PathBuf,
     /// Its size, bytes.
     pub size: u64,
-    /// The bytes that a reader is about to read; a piecewise provider answers only for these.
-    pub range: ByteRange,
     /// A replica's directory, under which the file can be found.
     pub replica: PathBuf,
     /// The file's inode number as a replica shows it.
@@ -71,6 +69,9 @@ impl Query {
     }
 }
 
+/// The end of [`Provider::prepare`].
+pub type PrepareFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// A provider's answer to come.
 pub type LocateFuture<'a> = Pin<Box<dyn Future<Output = Result<ChunkMap>> + Send + 'a>>;
 
@@ -79,9 +80,10 @@ pub trait Provider: Send + Sync {
     /// Its name, as in `[placement] provider`.
     fn name(&self) -> &'static str;
 
-    /// Whether it answers only for the range asked for, not for the whole file.
-    fn is_piecewise(&self) -> bool {
-        false
+    /// Called once before the first query, when the volume begins to serve: the time to fetch what
+    /// is common to all files.
+    fn prepare(&self) -> PrepareFuture<'_> {
+        Box::pin(std::future::ready(()))
     }
 
     /// Whether each gateway reads its own node's copy, so that no copy is spare.

@@ -411,10 +411,7 @@ impl Reader {
         for fetch in fresh {
             fetch.state.lock().holders = at.placement.holders(fetch.range.start, now);
         }
-        self.locator.query_if_due(at, first.range.start, now);
-        if let Some(last) = fresh.last() {
-            self.locator.query_if_due(at, last.range.end - 1, now);
-        }
+        self.locator.query_if_due(at, now);
     }
 
     /// Whether the kernel must drop the file's pages before it reads on: fanfs has found that some

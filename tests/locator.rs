@@ -8,15 +8,12 @@ use std::time::{Duration, Instant};
 
 use fanfs::placement::{
     ChunkMapBuilder, LocateFuture, LocatedFile, Locator, LocatorPolicy, NodeNames, PlacementError,
-    PlacementSource, PlacementStatus, Provider, Query, ReplicaTopology,
+    PlacementSource, PlacementStatus, PrepareFuture, Provider, Query, ReplicaTopology,
 };
-use fanfs::volume::{FileVersion, ReplicaId, ReplicaSet};
+use fanfs::volume::{ByteRange, FileVersion, ReplicaId, ReplicaSet};
 use tokio::sync::Semaphore;
 
 const MIB: u64 = 1 << 20;
-
-/// The range that one query to a piecewise provider covers.
-const PIECE: u64 = fanfs::placement::file_placement::PIECE_SIZE;
 
 #[derive(Clone, Copy)]
 enum Does {
@@ -35,7 +32,7 @@ enum Does {
 
 struct Scripted {
     does: parking_lot::Mutex<Does>,
-    piecewise: bool,
+    prepared: AtomicUsize,
     asked: AtomicUsize,
     inside: AtomicUsize,
     most_inside: AtomicUsize,
@@ -56,8 +53,9 @@ impl Provider for Scripted {
         "scripted"
     }
 
-    fn is_piecewise(&self) -> bool {
-        self.piecewise
+    fn prepare(&self) -> PrepareFuture<'_> {
+        self.prepared.fetch_add(1, SeqCst);
+        Box::pin(std::future::ready(()))
     }
 
     fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
@@ -83,7 +81,7 @@ impl Provider for Scripted {
                 Does::Waits => drop(self.gate.acquire().await),
             }
             let mut builder = ChunkMapBuilder::new();
-            builder.add_chunk(query.range, nodes.iter().copied())?;
+            builder.add_chunk(ByteRange::new(0, query.size), nodes.iter().copied())?;
             Ok(builder.finish())
         })
     }
@@ -102,12 +100,12 @@ const POLICY: LocatorPolicy = LocatorPolicy {
     timeout: Duration::from_secs(20),
 };
 
-fn rig(does: Does, piecewise: bool, policy: LocatorPolicy) -> Rig {
+fn rig(does: Does, policy: LocatorPolicy) -> Rig {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let provider = Arc::new(Scripted {
         does: parking_lot::Mutex::new(does),
-        piecewise,
+        prepared: AtomicUsize::new(0),
         asked: AtomicUsize::new(0),
         inside: AtomicUsize::new(0),
         most_inside: AtomicUsize::new(0),
@@ -134,8 +132,8 @@ impl Rig {
         self.locator.locate_file(Path::new(path), version).unwrap()
     }
 
-    fn prompt(&self, file: &Arc<LocatedFile>, offset: u64) {
-        self.locator.query_if_due(file, offset, Instant::now());
+    fn prompt(&self, file: &Arc<LocatedFile>) {
+        self.locator.query_if_due(file, Instant::now());
     }
 
     fn asked(&self) -> usize {
@@ -155,7 +153,7 @@ impl Rig {
     fn prompt_until_asked(&self, file: &Arc<LocatedFile>, since: Instant) -> Duration {
         let before = self.asked();
         self.eventually("it is asked again", |_| {
-            self.prompt(file, 0);
+            self.prompt(file);
             self.asked() > before
         });
         since.elapsed()
@@ -208,33 +206,39 @@ fn on_n2() -> Option<ReplicaSet> {
 }
 
 #[test]
-fn a_piece_is_queried_once_for_many_readers() {
-    let rig = rig(Does::Waits, true, POLICY);
-    let file = rig.file("f", 3 * PIECE);
-    for offset in [0, 1, PIECE - 1, PIECE, 2 * PIECE - 1].into_iter().cycle().take(500) {
-        rig.prompt(&file, offset);
+fn a_file_is_queried_once_for_many_readers() {
+    let rig = rig(Does::Waits, POLICY);
+    let files = ["f", "g"].map(|name| rig.file(name, MIB));
+    for file in files.iter().cycle().take(500) {
+        rig.prompt(file);
     }
-    rig.eventually("both pieces are asked about", |status| status.pending == 2 && rig.asked() == 2);
-    assert_eq!(local(&file, 0, Instant::now()), None, "no read waits for the answer");
+    rig.eventually("both files are asked about", |status| status.pending == 2 && rig.asked() == 2);
+    assert_eq!(local(&files[0], 0, Instant::now()), None, "no read waits for the answer");
     rig.provider.gate.add_permits(100);
     rig.eventually("both are answered", |status| status.answers == 2);
-    for _ in 0..100 {
-        rig.prompt(&file, 5);
+    for file in files.iter().cycle().take(100) {
+        rig.prompt(file);
     }
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(rig.asked(), 2);
-    let now = Instant::now();
-    assert_eq!(local(&file, PIECE + 5, now), on_n2());
-    assert_eq!(local(&file, 2 * PIECE, now), None, "no reader has been there");
+    assert_eq!(local(&files[0], 5, Instant::now()), on_n2());
+    assert_eq!(local(&files[0], MIB, Instant::now()), None, "past its end");
+}
+
+#[test]
+fn a_provider_prepares_without_a_query() {
+    let rig = rig(Does::Answers, POLICY);
+    rig.locator.prepare();
+    rig.eventually("it is prepared", |_| rig.provider.prepared.load(SeqCst) == 1);
+    assert_eq!(rig.asked(), 0);
 }
 
 #[test]
 fn an_old_answer_is_refreshed_and_used_meanwhile() {
-    let rig =
-        rig(Does::Answers, false, LocatorPolicy { ttl: Duration::from_millis(300), ..POLICY });
+    let rig = rig(Does::Answers, LocatorPolicy { ttl: Duration::from_millis(300), ..POLICY });
     let file = rig.file("f", MIB);
     let started = Instant::now();
-    rig.prompt(&file, 0);
+    rig.prompt(&file);
     rig.eventually("it is answered", |status| status.answers == 1);
     rig.do_now(Does::Waits);
     let took = rig.prompt_until_asked(&file, started);
@@ -247,10 +251,10 @@ fn an_old_answer_is_refreshed_and_used_meanwhile() {
 #[test]
 fn after_a_failure_the_provider_is_not_asked_for_a_while() {
     let policy = LocatorPolicy { retry_after: Duration::from_millis(300), ..POLICY };
-    let rig = rig(Does::Fails, false, policy);
+    let rig = rig(Does::Fails, policy);
     let file = rig.file("f", MIB);
     let started = Instant::now();
-    rig.prompt(&file, 0);
+    rig.prompt(&file);
     rig.eventually("it has failed", |status| status.failures == 1 && status.pending == 0);
     let failing = rig.locator.status().failing;
     assert_eq!(failing.as_deref(), Some("the provider does not know the file"));
@@ -265,8 +269,8 @@ fn after_a_failure_the_provider_is_not_asked_for_a_while() {
 #[test]
 fn the_status_has_the_error_and_the_log_no_file_names() {
     let log = Log::get();
-    let rig = rig(Does::Complains, false, POLICY);
-    rig.prompt(&rig.file("f", MIB), 0);
+    let rig = rig(Does::Complains, POLICY);
+    rig.prompt(&rig.file("f", MIB));
     rig.eventually("it has failed", |status| status.failures == 1 && status.pending == 0);
     let failing = rig.locator.status().failing.unwrap();
     assert_eq!(failing, "tool failed (exit status: 3): /secret/name is away");
@@ -278,7 +282,7 @@ fn the_status_has_the_error_and_the_log_no_file_names() {
 #[test]
 fn new_unmatched_node_names_are_logged() {
     let log = Log::get();
-    let rig = rig(Does::Answers, false, POLICY);
+    let rig = rig(Does::Answers, POLICY);
     let warnings = |of: &str| {
         let is_one = |line: &&str| line.contains("no replica is on") && line.contains(of);
         log.text().lines().filter(is_one).count()
@@ -287,7 +291,7 @@ fn new_unmatched_node_names_are_logged() {
     let unmatched = |names: &'static [&'static str]| {
         rig.do_now(Does::Names(names));
         answered.set(answered.get() + 1);
-        rig.prompt(&rig.file(&format!("f{}", answered.get()), MIB), 0);
+        rig.prompt(&rig.file(&format!("f{}", answered.get()), MIB));
         rig.eventually("it is answered", |status| status.answers == answered.get());
         rig.locator.status().unmatched
     };
@@ -310,9 +314,9 @@ fn new_unmatched_node_names_are_logged() {
 #[test]
 fn an_endless_provider_is_cut_off() {
     let policy = LocatorPolicy { timeout: Duration::from_millis(100), ..POLICY };
-    let rig = rig(Does::Hangs, false, policy);
+    let rig = rig(Does::Hangs, policy);
     let file = rig.file("f", MIB);
-    rig.prompt(&file, 0);
+    rig.prompt(&file);
     rig.eventually("it is cut off", |status| status.failures == 1 && status.pending == 0);
     let failing = rig.locator.status().failing.unwrap();
     assert!(failing.starts_with("no answer within "), "{failing}");
@@ -321,10 +325,10 @@ fn an_endless_provider_is_cut_off() {
 
 #[test]
 fn at_most_four_queries_are_in_flight() {
-    let rig = rig(Does::Waits, false, POLICY);
+    let rig = rig(Does::Waits, POLICY);
     let files: Vec<_> = (0..20).map(|i| rig.file(&format!("f{i}"), MIB)).collect();
     for file in &files {
-        rig.prompt(file, 0);
+        rig.prompt(file);
     }
     rig.eventually("four are asked", |status| status.pending == 20 && rig.asked() == 4);
     std::thread::sleep(Duration::from_millis(50));
@@ -337,11 +341,11 @@ fn at_most_four_queries_are_in_flight() {
 #[test]
 fn many_files_do_not_grow_the_locator() {
     let policy = LocatorPolicy { retry_after: Duration::from_millis(200), ..POLICY };
-    let rig = rig(Does::Waits, false, policy);
+    let rig = rig(Does::Waits, policy);
     let files: Vec<_> = (0..5000).map(|i| rig.file(&format!("f{i}"), MIB)).collect();
     let started = Instant::now();
     for file in &files {
-        rig.prompt(file, 0);
+        rig.prompt(file);
     }
     let status = rig.locator.status();
     assert_eq!(status.files, 4096);
@@ -360,24 +364,24 @@ fn many_files_do_not_grow_the_locator() {
 
 #[test]
 fn a_changed_file_is_located_again() {
-    let rig = rig(Does::Answers, false, POLICY);
+    let rig = rig(Does::Answers, POLICY);
     let file = rig.file("f", MIB);
-    rig.prompt(&file, 0);
+    rig.prompt(&file);
     rig.eventually("it is answered", |status| status.answers == 1);
     assert!(Arc::ptr_eq(&file, &rig.file("f", MIB)));
     let changed = rig.file("f", 2 * MIB);
     assert_eq!(local(&changed, 0, Instant::now()), None);
-    rig.prompt(&changed, 0);
+    rig.prompt(&changed);
     rig.eventually("it is answered again", |status| status.answers == 2);
 }
 
 #[test]
 fn a_panicking_provider_counts_as_failed_and_is_retried() {
     let policy = LocatorPolicy { retry_after: Duration::from_millis(200), ..POLICY };
-    let rig = rig(Does::Panics, false, policy);
+    let rig = rig(Does::Panics, policy);
     let file = rig.file("f", MIB);
     let started = Instant::now();
-    rig.prompt(&file, 0);
+    rig.prompt(&file);
     rig.eventually("it has panicked", |status| status.failures == 1 && status.pending == 0);
     assert!(rig.locator.status().failing.is_some());
     rig.do_now(Does::Answers);
@@ -388,18 +392,18 @@ fn a_panicking_provider_counts_as_failed_and_is_retried() {
 
 #[test]
 fn a_short_file_is_not_located() {
-    let rig = rig(Does::Answers, false, LocatorPolicy { min_file_size: MIB, ..POLICY });
-    rig.prompt(&rig.file("short", MIB - 1), 0);
-    rig.prompt(&rig.file("long", MIB), 0);
+    let rig = rig(Does::Answers, LocatorPolicy { min_file_size: MIB, ..POLICY });
+    rig.prompt(&rig.file("short", MIB - 1));
+    rig.prompt(&rig.file("long", MIB));
     rig.eventually("the long one is answered", |status| status.answers == 1);
     assert_eq!(rig.asked(), 1);
 }
 
 #[test]
 fn shutdown_does_not_wait_for_a_provider() {
-    let rig = rig(Does::Hangs, false, POLICY);
+    let rig = rig(Does::Hangs, POLICY);
     let file = rig.file("f", MIB);
-    rig.prompt(&file, 0);
+    rig.prompt(&file);
     rig.eventually("it hangs", |_| rig.provider.inside.load(SeqCst) == 1);
     let Rig { provider, locator, runtime } = rig;
     let started = Instant::now();

@@ -13,7 +13,7 @@ use crate::fs::run;
 use crate::placement::{Locator, PlacementError};
 use crate::scheduler::ReplicaSnapshot;
 use crate::scheduler::estimate::{ASSUMED_RATE, REMOTE_PRIOR};
-use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet};
+use crate::volume::{FileVersion, ReplicaMap, ReplicaSet};
 
 /// Measurements of a mounted volume's replicas.
 struct MeasuredReplicas {
@@ -30,8 +30,7 @@ async fn collect_facts(
     version: FileVersion,
     measured: Option<MeasuredReplicas>,
 ) -> ExplainFacts {
-    let whole = ByteRange::new(0, version.size);
-    let (chunks, failure) = match locator.query_now(path, version, whole).await {
+    let (chunks, failure) = match locator.query_now(path, version).await {
         Ok(chunks) => (chunks.unwrap_or_default(), None),
         Err(error) => (Default::default(), Some(error.to_string())),
     };

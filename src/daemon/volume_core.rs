@@ -93,6 +93,7 @@ impl VolumeCore {
             .map_err(StartError::Runtime)?;
         let source = validated_source(&setup.config)?;
         let locator = locator_setup::build_locator(&setup.config, source, runtime.handle().clone());
+        locator.prepare();
         let core = Arc::new(Self::new(setup, members, locator, &runtime));
         runtime.spawn(Arc::clone(&core.replicas).run_ticker());
         runtime.spawn(mount_watcher::watch_mounts(Arc::clone(&core.replicas)));

@@ -32,7 +32,7 @@ use lru::LruCache;
 use super::chunks::{ChunkMap, ChunkMapBuilder};
 use super::command::CommandTemplate;
 use super::tool::ToolRunner;
-use super::{LocateFuture, PlacementError, Provider, Query, Result};
+use super::{LocateFuture, PlacementError, PrepareFuture, Provider, Query, Result};
 use cluster_map::ClusterMap;
 use layout::{Layout, parse_layout};
 
@@ -46,9 +46,16 @@ pub const LAYOUT_COMMAND: &[&str] =
 /// How long a map of the cluster is used for all files.
 const MAP_LIFETIME: Duration = Duration::from_secs(10);
 
+/// How long an older map is used while a new one is fetched: a reader need not wait for the first
+/// answer.
+const STALE_MAP_LIFETIME: Duration = Duration::from_secs(600);
+
 /// How long an answer about a file counts at most: placement groups move, and asking again is
 /// cheap.
 const ANSWER_LIFETIME: Duration = Duration::from_secs(30);
+
+/// The same for an answer from an older map.
+const STALE_ANSWER_LIFETIME: Duration = Duration::from_secs(2);
 
 /// The most layouts remembered. A layout never changes once the file has data.
 const MAX_LAYOUTS: NonZeroUsize = NonZeroUsize::new(4096).expect("is not zero");
@@ -56,9 +63,7 @@ const MAX_LAYOUTS: NonZeroUsize = NonZeroUsize::new(4096).expect("is not zero");
 /// Asks a CephFS mount, and Ceph's own tool.
 pub struct CephFs {
     layout_tool: ToolRunner,
-    cluster_tool: ToolRunner,
-    /// Held while the map is fetched, so that all who ask meanwhile get the same one.
-    cluster: tokio::sync::Mutex<Option<(Instant, Arc<ClusterMap>)>>,
+    cluster: Arc<ClusterSource>,
     /// By inode.
     layouts: parking_lot::Mutex<LruCache<u64, Layout>>,
 }
@@ -75,15 +80,18 @@ impl CephFs {
         let template = template.with_input(cluster_map::COMMANDS);
         Self {
             layout_tool: ToolRunner::new(layout, root.clone(), limit),
-            cluster_tool: ToolRunner::new(template, root, limit),
-            cluster: tokio::sync::Mutex::new(None),
+            cluster: Arc::new(ClusterSource {
+                tool: ToolRunner::new(template, root, limit),
+                known: parking_lot::Mutex::new(None),
+                fetching: tokio::sync::Mutex::new(()),
+            }),
             layouts: parking_lot::Mutex::new(LruCache::new(MAX_LAYOUTS)),
         }
     }
 
     async fn query(&self, query: &Query) -> Result<ChunkMap> {
         let layout = self.layout(query).await?;
-        let cluster = self.cluster_map(query).await?;
+        let cluster = self.cluster.map().await?;
         assemble(&layout, &cluster, query)
     }
 
@@ -95,17 +103,49 @@ impl CephFs {
         self.layouts.lock().put(query.inode, layout.clone());
         Ok(layout)
     }
+}
 
-    async fn cluster_map(&self, query: &Query) -> Result<Arc<ClusterMap>> {
-        let mut cluster = self.cluster.lock().await;
-        if let Some((at, map)) = &*cluster
-            && at.elapsed() < MAP_LIFETIME
+/// The map of the cluster, fetched when it is needed.
+struct ClusterSource {
+    tool: ToolRunner,
+    /// The last map, and when it was asked for.
+    known: parking_lot::Mutex<Option<(Instant, Arc<ClusterMap>)>>,
+    /// Held while a map is fetched.
+    fetching: tokio::sync::Mutex<()>,
+}
+
+impl ClusterSource {
+    /// The last map, and its age.
+    fn known(&self) -> Option<(Duration, Arc<ClusterMap>)> {
+        let known = self.known.lock();
+        known.as_ref().map(|(asked, map)| (asked.elapsed(), Arc::clone(map)))
+    }
+
+    /// A map. An old one is returned at once while a new one is fetched.
+    async fn map(self: &Arc<Self>) -> Result<Arc<ClusterMap>> {
+        match self.known() {
+            Some((age, map)) if age < MAP_LIFETIME => Ok(map),
+            Some((age, map)) if age < STALE_MAP_LIFETIME => {
+                let source = Arc::clone(self);
+                tokio::spawn(async move { source.fetch().await.map(drop) });
+                Ok(map)
+            }
+            _ => self.fetch().await,
+        }
+    }
+
+    /// A new map. All who ask meanwhile get the same one.
+    async fn fetch(&self) -> Result<Arc<ClusterMap>> {
+        let _fetching = self.fetching.lock().await;
+        if let Some((age, map)) = self.known()
+            && age < MAP_LIFETIME
         {
-            return Ok(Arc::clone(map));
+            return Ok(map);
         }
         let asked = Instant::now();
-        let map = Arc::new(ClusterMap::parse(self.cluster_tool.query(query).await?.as_bytes())?);
-        *cluster = Some((asked, Arc::clone(&map)));
+        let output = self.tool.query(&Query::default()).await?;
+        let map = Arc::new(ClusterMap::parse(output.as_bytes())?);
+        *self.known.lock() = Some((asked, Arc::clone(&map)));
         Ok(map)
     }
 }
@@ -120,12 +160,23 @@ impl Provider for CephFs {
     }
 
     fn answer_lifetime(&self) -> Duration {
-        ANSWER_LIFETIME
+        match self.cluster.known() {
+            Some((age, _)) if age < MAP_LIFETIME => ANSWER_LIFETIME,
+            _ => STALE_ANSWER_LIFETIME,
+        }
+    }
+
+    fn prepare(&self) -> PrepareFuture<'_> {
+        Box::pin(async move {
+            if let Err(error) = self.cluster.fetch().await {
+                tracing::debug!(%error, "no map of the cluster yet");
+            }
+        })
     }
 
     fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
         Box::pin(async move {
-            let limit = self.cluster_tool.timeout();
+            let limit = self.cluster.tool.timeout();
             let answer = tokio::time::timeout(limit, self.query(query)).await;
             answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
         })
@@ -139,7 +190,7 @@ impl Provider for CephFs {
 pub fn assemble(layout: &Layout, cluster: &ClusterMap, query: &Query) -> Result<ChunkMap> {
     let pool = cluster.pool(&layout.pool)?;
     let mut builder = ChunkMapBuilder::new();
-    for piece in layout.pieces(query.range, query.size)? {
+    for piece in layout.pieces(query.size)? {
         let copies =
             |object: &u64| pool.locate(&layout.namespace, &object_name(query.inode, *object));
         builder.add_cells(piece.range, piece.unit, piece.objects.iter().map(copies))?;
@@ -158,21 +209,16 @@ mod tests {
     use super::layout::tests::{LAYOUT, layout};
     use super::*;
     use crate::placement::tool::fuzz::{is_sound, listed, mangled};
-    use crate::volume::ByteRange;
     use proptest::prelude::*;
 
     const M: u64 = 1 << 20;
-
-    fn r(start: u64, end: u64) -> ByteRange {
-        ByteRange::new(start, end)
-    }
 
     fn template(words: &[&str]) -> CommandTemplate {
         CommandTemplate::new(words.iter().map(|word| (*word).to_owned()).collect()).unwrap()
     }
 
-    fn query(size: u64, range: ByteRange) -> Query {
-        Query { path: "f".into(), size, inode: 1 << 40, range, replica: "/r".into() }
+    fn query(size: u64) -> Query {
+        Query { path: "f".into(), size, inode: 1 << 40, replica: "/r".into() }
     }
 
     /// The object of a byte, as "File Striping" computes it.
@@ -204,7 +250,7 @@ mod tests {
         let limit = Duration::from_secs(20);
         let ceph = CephFs::new(template(&words), layout, "/".to_owned(), limit);
         for _ in 0..3 {
-            let map = ceph.locate(&query(7 * M, r(0, 7 * M))).await.unwrap();
+            let map = ceph.locate(&query(7 * M)).await.unwrap();
             let expected = [(0, 4 * M, vec!["n2", "n3"]), (4 * M, 7 * M, vec!["n2", "n1"])];
             assert_eq!(listed(&map), expected);
             assert!(map.chunks().all(|chunk| chunk.read == 1), "only the primary is read");
@@ -216,7 +262,7 @@ mod tests {
     async fn all_ceph_programs_share_one_time_limit() {
         let slow = || template(&["sleep", "0.2"]);
         let ceph = CephFs::new(slow(), slow(), "/".to_owned(), Duration::from_millis(100));
-        let error = ceph.locate(&query(4000, r(0, 4000))).await.unwrap_err();
+        let error = ceph.locate(&query(4000)).await.unwrap_err();
         assert_eq!(error.to_string(), "no answer within 100ms");
     }
 
@@ -225,15 +271,13 @@ mod tests {
         fn no_output_panics_or_makes_an_unsound_map(
             layout in prop_oneof!["\\PC*", mangled(LAYOUT)],
             cluster in prop_oneof!["\\PC*", mangled(CLUSTER), mangled(DEGRADED)],
-            start in prop_oneof![0..99 * M, any::<u64>()],
-            len in prop_oneof![0..99 * M, any::<u64>()],
             size in prop_oneof![0..99 * M, 0..1u64 << 40],
         ) {
             let layouts = [&*layout, LAYOUT].map(parse_layout);
             let clusters = [&*cluster, CLUSTER].map(|text| ClusterMap::parse(text.as_bytes()));
             for layout in layouts.iter().flatten() {
                 for cluster in clusters.iter().flatten() {
-                    if let Ok(map) = assemble(layout, cluster, &query(size, ByteRange::at(start, len))) {
+                    if let Ok(map) = assemble(layout, cluster, &query(size)) {
                         prop_assert!(is_sound(&map, size), "{map:?}");
                     }
                 }
@@ -244,15 +288,14 @@ mod tests {
         fn every_byte_is_in_the_object_that_ceph_computes(
             layout in (1u64..5, 1u64..6, 1u64..4)
                 .prop_map(|(unit, count, units)| layout(unit, count, unit * units)),
-            start in 0u64..200, len in 1u64..300, size in 1u64..400,
+            size in 1u64..400,
         ) {
             let cluster = ClusterMap::parse(CLUSTER.as_bytes()).unwrap();
             let pool = cluster.pool("cephfs_data").unwrap();
             let layout = Layout { pool: "cephfs_data".to_owned(), ..layout };
-            let query = query(size, r(start, start + len));
+            let query = query(size);
             let map = assemble(&layout, &cluster, &query).unwrap();
-            let wanted = query.range.intersect(r(0, size));
-            for byte in wanted.start..wanted.end {
+            for byte in 0..size {
                 let object = object_name(query.inode, object_at(&layout, byte));
                 let copies = pool.locate("", &object).unwrap();
                 let chunk = map.chunk_at(byte).unwrap();

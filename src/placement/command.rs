@@ -3,7 +3,7 @@
 //! A [`CommandTemplate`] is a command line with placeholders:
 //! - `{path}`: the file in the cluster's own namespace,
 //! - `{local}`: the same file under a replica's directory,
-//! - `{offset}` and `{size}`: bytes.
+//! - `{size}`: bytes.
 //!
 //! No shell is involved: every word is one argument, whatever the file's name. (A remote shell
 //! started by `ssh` splits words again; `{path:sh}` quotes for it.)
@@ -36,8 +36,6 @@ pub struct TemplateValues<'a> {
     pub path: &'a [u8],
     /// `{local}`
     pub local: &'a [u8],
-    /// `{offset}`
-    pub offset: u64,
     /// `{size}`
     pub size: u64,
 }
@@ -200,7 +198,6 @@ fn substitute(word: &str, values: &TemplateValues<'_>) -> OsString {
         let value = match name.strip_suffix(":sh").unwrap_or(name) {
             "path" => values.path.to_vec(),
             "local" => values.local.to_vec(),
-            "offset" => values.offset.to_string().into_bytes(),
             _ => values.size.to_string().into_bytes(),
         };
         filled.extend(if is_quoted { shell_quote(&value) } else { value });

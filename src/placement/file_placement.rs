@@ -1,17 +1,15 @@
 //! The known placement of one file. The locator keeps it for the files opened last, and open
 //! files keep it too.
 //!
-//! Answers come in pieces: the whole file from most providers, [`PIECE_SIZE`] bytes from those
-//! that are asked object by object. Each piece has a time from which the provider may be asked
-//! for it again. Looking an offset up takes a read lock and two binary searches; nothing here
-//! waits.
+//! An answer is about the whole file. It has a time from which the provider may be asked again.
+//! Looking an offset up takes a read lock and a binary search; nothing here waits.
 //!
 //! A provider may call a replica local that repeatedly delivers a chunk at its remote rate.
-//! fanfs then disbelieves the provider for that chunk and replica, and the piece becomes due at
+//! fanfs then disbelieves the provider for that chunk and replica, and another query becomes due at
 //! once: the chunk may have moved. The disbelief ends with a different answer. It also ends
 //! after a while, as the replica may only have been slow.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,11 +18,7 @@ use parking_lot::{Mutex, RwLock};
 use super::chunks::LocalityMap;
 use super::chunks::LocatedChunk;
 use super::learned::LearnedPlacement;
-use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
-
-/// The bytes that one query to a piecewise provider covers: 64 objects of CephFS's default
-/// size.
-pub const PIECE_SIZE: u64 = 256 << 20;
+use crate::volume::{Holders, ReplicaId, ReplicaSet};
 
 /// Segments that are enough to judge a replica by.
 const MIN_SEGMENTS: u32 = 12;
@@ -56,8 +50,7 @@ pub struct Delivery {
 
 /// One file's placement.
 pub struct FilePlacement {
-    pieces: RwLock<BTreeMap<u64, PlacementPiece>>,
-    piece_size: u64,
+    answer: RwLock<PlacementAnswer>,
     learned: Option<Mutex<LearnedPlacement>>,
     disbelief: Mutex<DisbeliefState>,
     /// The number of entries in `disbelief.disbelieved_until`, readable without its lock.
@@ -65,10 +58,29 @@ pub struct FilePlacement {
 }
 
 #[derive(Clone, Debug, Default)]
-struct PlacementPiece {
+struct PlacementAnswer {
     locality: LocalityMap,
-    /// When the provider may be asked for it; `None` while a query is in flight.
-    due_at: Option<Instant>,
+    query: QueryState,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum QueryState {
+    /// The provider was not asked yet.
+    #[default]
+    NotAsked,
+    InFlight,
+    /// The provider may be asked again at this time.
+    DueAt(Instant),
+}
+
+impl QueryState {
+    fn is_due(self, now: Instant) -> bool {
+        match self {
+            Self::NotAsked => true,
+            Self::InFlight => false,
+            Self::DueAt(due) => now >= due,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -80,10 +92,9 @@ struct DisbeliefState {
 
 impl FilePlacement {
     /// A placement that is unknown so far. With `learned` it is inferred from timing.
-    pub fn new(is_piecewise: bool, learned: Option<LearnedPlacement>) -> Self {
+    pub fn new(learned: Option<LearnedPlacement>) -> Self {
         Self {
-            pieces: RwLock::default(),
-            piece_size: if is_piecewise { PIECE_SIZE } else { u64::MAX },
+            answer: RwLock::default(),
             learned: learned.map(Mutex::new),
             disbelief: Mutex::default(),
             disbelieved_count: AtomicUsize::new(0),
@@ -97,7 +108,7 @@ impl FilePlacement {
             return Some(Holders::local(local));
         }
         let LocatedChunk { range: chunk, holders } =
-            self.pieces.read().get(&(offset / self.piece_size))?.locality.chunk_at(offset)?;
+            self.answer.read().locality.chunk_at(offset)?;
         if self.disbelieved_count.load(Ordering::Relaxed) == 0 {
             return Some(holders);
         }
@@ -109,48 +120,39 @@ impl FilePlacement {
         Some(Holders { local: holders.local.minus(doubted), ..holders })
     }
 
-    /// The piece to ask for now, if reading `offset` makes one due. The caller asks for it and
-    /// reports an answer with [`Self::store_answer`], and in any case calls
-    /// [`Self::query_done`].
-    pub fn take_due_piece(&self, offset: u64, now: Instant) -> Option<ByteRange> {
-        let index = offset / self.piece_size;
-        let is_due = |piece: Option<&PlacementPiece>| {
-            piece.is_none_or(|piece| piece.due_at.is_some_and(|due| now >= due))
-        };
-        if self.learned.is_some() || !is_due(self.pieces.read().get(&index)) {
-            return None;
+    /// Whether the provider is to be asked now. The caller then asks it and reports an answer with
+    /// [`Self::store_answer`], and in any case calls [`Self::query_done`].
+    pub fn take_due_query(&self, now: Instant) -> bool {
+        if self.learned.is_some() || !self.answer.read().query.is_due(now) {
+            return false;
         }
-        let mut pieces = self.pieces.write();
-        if !is_due(pieces.get(&index)) {
-            return None;
+        let mut answer = self.answer.write();
+        let is_due = answer.query.is_due(now);
+        if is_due {
+            answer.query = QueryState::InFlight;
         }
-        pieces.entry(index).or_default().due_at = None;
-        Some(ByteRange::at(index * self.piece_size, self.piece_size))
+        is_due
     }
 
-    /// Stores the provider's answer about the piece that contains `offset`. The answer is good
-    /// until `due`.
-    pub fn store_answer(&self, offset: u64, mapped: LocalityMap, due: Instant) {
+    /// Stores the provider's answer, which is good until `due`.
+    pub fn store_answer(&self, mapped: LocalityMap, due: Instant) {
         {
             let mut judge = self.disbelief.lock();
-            let known = self.pieces.read();
-            let before = known.get(&(offset / self.piece_size)).map(|piece| &piece.locality);
-            let same = |chunk: u64| {
-                before.and_then(|before| before.chunk_at(chunk)) == mapped.chunk_at(chunk)
-            };
+            let known = self.answer.read();
+            let same = |chunk: u64| known.locality.chunk_at(chunk) == mapped.chunk_at(chunk);
             judge.disbelieved_until.retain(|(chunk, _), _| same(*chunk));
             judge.means.clear();
             self.disbelieved_count.store(judge.disbelieved_until.len(), Ordering::Relaxed);
         }
-        let piece = PlacementPiece { locality: mapped, due_at: Some(due) };
-        self.pieces.write().insert(offset / self.piece_size, piece);
+        *self.answer.write() = PlacementAnswer { locality: mapped, query: QueryState::DueAt(due) };
     }
 
     /// Ends a query. If it had no answer, the previous answer stays in use, and the provider
     /// may be asked again at `due`.
-    pub fn query_done(&self, offset: u64, due: Instant) {
-        if let Some(piece) = self.pieces.write().get_mut(&(offset / self.piece_size)) {
-            piece.due_at.get_or_insert(due);
+    pub fn query_done(&self, due: Instant) {
+        let mut answer = self.answer.write();
+        if matches!(answer.query, QueryState::InFlight) {
+            answer.query = QueryState::DueAt(due);
         }
     }
 
@@ -168,12 +170,8 @@ impl FilePlacement {
         if local < remote * MIN_RATE_RATIO {
             return false;
         }
-        let index = offset / self.piece_size;
-        let Some(LocatedChunk { range: chunk, holders }) =
-            self.pieces.read().get(&index).and_then(|piece| piece.locality.chunk_at(offset))
-        else {
-            return false;
-        };
+        let located = self.answer.read().locality.chunk_at(offset);
+        let Some(LocatedChunk { range: chunk, holders }) = located else { return false };
         if !holders.local.contains(replica) {
             return false;
         }
@@ -193,10 +191,9 @@ impl FilePlacement {
         judge.disbelieved_until.insert(key, now + DISBELIEF_DURATION);
         self.disbelieved_count.store(judge.disbelieved_until.len(), Ordering::Relaxed);
         drop(judge);
-        if let Some(piece) = self.pieces.write().get_mut(&index)
-            && piece.due_at.is_some()
-        {
-            piece.due_at = Some(now);
+        let mut answer = self.answer.write();
+        if !matches!(answer.query, QueryState::InFlight) {
+            answer.query = QueryState::DueAt(now);
         }
         true
     }
@@ -206,6 +203,7 @@ impl FilePlacement {
 mod tests {
     use super::super::chunks::ChunkMapBuilder;
     use super::*;
+    use crate::volume::ByteRange;
 
     fn set(ids: &[usize]) -> ReplicaSet {
         ids.iter().fold(ReplicaSet::EMPTY, |set, id| set.with(ReplicaId::new(*id)))
@@ -237,41 +235,29 @@ mod tests {
     #[test]
     fn a_provider_is_asked_again_when_its_answer_is_old() {
         let now = Instant::now();
-        let file = FilePlacement::new(false, None);
+        let file = FilePlacement::new(None);
         assert_eq!(local(&file, 10, now), None);
-        assert!(file.take_due_piece(10, now).is_some());
-        assert_eq!(file.take_due_piece(150, now), None, "it is being asked");
+        assert!(file.take_due_query(now));
+        assert!(!file.take_due_query(now), "it is being asked");
         let later = now + Duration::from_secs(10);
-        file.store_answer(10, answer(&["0", "1"]), later);
+        file.store_answer(answer(&["0", "1"]), later);
         assert_eq!(local(&file, 10, now), Some(set(&[0, 1])));
         assert_eq!(local(&file, 150, now), Some(set(&[2])));
         assert_eq!(local(&file, 200, now), None);
-        assert_eq!(file.take_due_piece(10, now), None);
-        assert!(file.take_due_piece(10, later).is_some());
-        file.query_done(10, later + Duration::from_secs(1));
+        assert!(!file.take_due_query(now));
+        assert!(file.take_due_query(later));
+        file.query_done(later + Duration::from_secs(1));
         assert_eq!(local(&file, 10, later), Some(set(&[0, 1])), "the old answer still counts");
-        assert_eq!(file.take_due_piece(10, later), None);
-    }
-
-    #[test]
-    fn a_piecewise_provider_is_asked_piece_by_piece() {
-        let now = Instant::now();
-        let file = FilePlacement::new(true, None);
-        assert_eq!(file.take_due_piece(5, now), Some(ByteRange::new(0, PIECE_SIZE)));
-        assert_eq!(
-            file.take_due_piece(PIECE_SIZE + 5, now),
-            Some(ByteRange::new(PIECE_SIZE, 2 * PIECE_SIZE))
-        );
-        assert_eq!(file.take_due_piece(PIECE_SIZE - 1, now), None);
+        assert!(!file.take_due_query(later));
     }
 
     #[test]
     fn a_local_replica_with_remote_speed_is_checked_again() {
         let now = Instant::now();
-        let file = FilePlacement::new(false, None);
-        file.take_due_piece(0, now);
+        let file = FilePlacement::new(None);
+        file.take_due_query(now);
         let far = now + Duration::from_secs(1000);
-        file.store_answer(0, answer(&["0", "1"]), far);
+        file.store_answer(answer(&["0", "1"]), far);
         for _ in 0..100 {
             assert!(!file.record_delivery(came(0, 90.0), now), "it is as quick as it should be");
             assert!(!file.record_delivery(came(2, 40.0), now), "no provider said that it is local");
@@ -280,22 +266,22 @@ mod tests {
             (0..MIN_SEGMENTS).filter(|_| file.record_delivery(came(0, 41.0), now)).count();
         assert_eq!(disbelieved, 1);
         assert_eq!(local(&file, 10, now), Some(set(&[1])));
-        assert!(file.take_due_piece(10, now).is_some());
+        assert!(file.take_due_query(now));
         // The same answer again changes nothing before time has passed.
-        file.store_answer(0, answer(&["0", "1"]), far);
+        file.store_answer(answer(&["0", "1"]), far);
         assert_eq!(local(&file, 10, now), Some(set(&[1])));
         assert_eq!(local(&file, 10, now + DISBELIEF_DURATION), Some(set(&[0, 1])));
         // Another one counts at once.
-        file.store_answer(0, answer(&["0", "2"]), far);
+        file.store_answer(answer(&["0", "2"]), far);
         assert_eq!(local(&file, 10, now), Some(set(&[0, 2])));
     }
 
     #[test]
     fn simultaneous_segments_are_no_evidence_of_locality() {
         let now = Instant::now();
-        let file = FilePlacement::new(false, None);
-        file.take_due_piece(0, now);
-        file.store_answer(0, answer(&["0"]), now + Duration::from_secs(1000));
+        let file = FilePlacement::new(None);
+        file.take_due_query(now);
+        file.store_answer(answer(&["0"]), now + Duration::from_secs(1000));
         // Two at a time: the first took as long as both, the second nothing.
         for i in 0..400 {
             let rate = if i % 2 == 0 { 50.0 } else { 1e12 };

@@ -317,13 +317,7 @@ mod tests {
         let limit = Duration::from_secs(20);
         let provider =
             GlusterFs::new(template(&["cat", &bricks]), Some(template(&graph)), "/".into(), limit);
-        let query = Query {
-            path: "f".into(),
-            size: 10,
-            inode: 1,
-            range: ByteRange::new(0, 10),
-            replica: "/r".into(),
-        };
+        let query = Query { path: "f".into(), size: 10, inode: 1, replica: "/r".into() };
         for _ in 0..3 {
             let map = provider.locate(&query).await.unwrap();
             assert_eq!(listed(&map), [(0, 10, vec!["n1", "n2"])]);

@@ -8,7 +8,7 @@
 //! The log reports the first one, and again the first one after a success.
 //!
 //! *Invariants:* at most [`MAX_QUERIES`] queries are in flight and [`MAX_WAITING_QUERIES`] more
-//! wait. There is one at a time about one piece of one file. Each ends within 1.25 times the
+//! wait. There is one at a time about one file. Each ends within 1.25 times the
 //! configured time limit.
 
 use std::collections::HashSet;
@@ -29,7 +29,7 @@ use super::file_placement::{Delivery, FilePlacement};
 use super::learned::LearnedPlacement;
 use super::node_names::NodeNames;
 use super::{ChunkMap, LocalityMap, PlacementError, Provider, Query};
-use crate::volume::{ByteRange, FileVersion, ReplicaSet};
+use crate::volume::{FileVersion, ReplicaSet};
 
 /// The most queries in flight: a `hadoop` command takes a processor for a second.
 const MAX_QUERIES: usize = 4;
@@ -174,6 +174,14 @@ impl Locator {
         }
     }
 
+    /// Must be called once when the volume begins to serve.
+    pub fn prepare(&self) {
+        if let PlacementSource::Provider(provider) = &self.source {
+            let provider = Arc::clone(provider);
+            self.runtime.spawn(async move { provider.prepare().await });
+        }
+    }
+
     /// The placement of the file at `path`; `None` if the volume has no source of placement.
     pub fn locate_file(&self, path: &Path, version: FileVersion) -> Option<Arc<LocatedFile>> {
         let learned = match &self.source {
@@ -192,13 +200,10 @@ impl Locator {
         let query = Query {
             path: path.to_owned(),
             size: version.size,
-            range: ByteRange::new(0, version.size),
             replica: self.topology.directory.clone(),
             inode: version.ino,
         };
-        let file =
-            LocatedFile { query, placement: FilePlacement::new(self.is_piecewise(), learned) };
-        let file = Arc::new(file);
+        let file = Arc::new(LocatedFile { query, placement: FilePlacement::new(learned) });
         files.put(path.to_owned(), CachedPlacement { version, located_file: Arc::clone(&file) });
         Some(file)
     }
@@ -207,7 +212,7 @@ impl Locator {
     /// first read already knows the placement.
     pub fn file_opened(self: &Arc<Self>, file: &Arc<LocatedFile>, now: Instant) {
         if self.policy.min_file_size == 0 {
-            self.query_if_due(file, 0, now);
+            self.query_if_due(file, now);
         }
     }
 
@@ -224,10 +229,6 @@ impl Locator {
     /// The rules that pin subtrees.
     pub fn affinities(&self) -> &AffinityRules {
         &self.topology.affinities
-    }
-
-    fn is_piecewise(&self) -> bool {
-        matches!(&self.source, PlacementSource::Provider(provider) if provider.is_piecewise())
     }
 
     /// Whether each gateway reads its own node's copy, as far as is known.
@@ -247,27 +248,27 @@ impl Locator {
         }
     }
 
-    /// Must be called before a read at `offset`. Asks for its placement, if that is due.
-    pub fn query_if_due(self: &Arc<Self>, file: &Arc<LocatedFile>, offset: u64, now: Instant) {
+    /// Must be called before a read. Asks for the file's placement, if that is due.
+    pub fn query_if_due(self: &Arc<Self>, file: &Arc<LocatedFile>, now: Instant) {
         let PlacementSource::Provider(provider) = &self.source else { return };
         if file.query.size < self.policy.min_file_size {
             return;
         }
-        let Some(piece) = file.placement.take_due_piece(offset, now) else { return };
+        if !file.placement.take_due_query(now) {
+            return;
+        }
         if self.pending_queries.fetch_add(1, Relaxed) >= MAX_QUERIES + MAX_WAITING_QUERIES {
             self.pending_queries.fetch_sub(1, Relaxed);
-            file.placement.query_done(offset, now + self.policy.retry_after);
+            file.placement.query_done(now + self.policy.retry_after);
             return;
         }
         let locator = Arc::clone(self);
         let provider = Arc::clone(provider);
         let file = Arc::clone(file);
         self.runtime.spawn(async move {
-            let asked = QueryGuard { locator: &locator, file: &file, offset, is_finished: false };
+            let asked = QueryGuard { locator: &locator, file: &file, is_finished: false };
             let turn = locator.query_slots.acquire().await;
-            let whole = ByteRange::new(0, file.query.size);
-            let query = Query { range: piece.intersect(whole), ..file.query.clone() };
-            let answer = locator.query(&*provider, &query).await;
+            let answer = locator.query(&*provider, &file.query).await;
             drop(turn);
             asked.finish(answer, provider.answer_lifetime());
         });
@@ -285,8 +286,8 @@ impl Locator {
         answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
     }
 
-    /// Asks the provider now, even if the placement is known, about the bytes in `range` of a
-    /// file that need not be open; for `fanfs explain`.
+    /// Asks the provider now, even if the placement is known, about a file that need not be open;
+    /// for `fanfs explain`.
     ///
     /// # Errors
     /// The provider's error. Without a provider the result is `None`.
@@ -294,13 +295,11 @@ impl Locator {
         &self,
         path: &Path,
         version: FileVersion,
-        range: ByteRange,
     ) -> Result<Option<ChunkMap>, PlacementError> {
         let PlacementSource::Provider(provider) = &self.source else { return Ok(None) };
         let query = Query {
             path: path.to_owned(),
             size: version.size,
-            range: range.intersect(ByteRange::new(0, version.size)),
             replica: self.topology.directory.clone(),
             inode: version.ino,
         };
@@ -326,7 +325,7 @@ impl Locator {
                 "the replica reads a chunk like a remote one, although its node should hold the \
                  chunk; asking for the chunk's placement again"
             );
-            self.query_if_due(file, came.offset, now);
+            self.query_if_due(file, now);
         }
     }
 
@@ -398,7 +397,6 @@ impl Locator {
 struct QueryGuard<'a> {
     locator: &'a Locator,
     file: &'a LocatedFile,
-    offset: u64,
     is_finished: bool,
 }
 
@@ -410,7 +408,7 @@ impl QueryGuard<'_> {
         match answer {
             Ok(chunks) => {
                 let mapped = locator.map_to_replicas(&chunks);
-                self.file.placement.store_answer(self.offset, mapped, Instant::now() + lifetime);
+                self.file.placement.store_answer(mapped, Instant::now() + lifetime);
                 locator.answer_count.fetch_add(1, Relaxed);
                 if locator.is_failing.swap(false, Relaxed) {
                     *locator.last_failure.lock() = None;
@@ -429,9 +427,7 @@ impl Drop for QueryGuard<'_> {
             self.locator.record_failure(bug, bug.to_owned());
         }
         // This has no effect after an answer, which has set a time.
-        self.file
-            .placement
-            .query_done(self.offset, Instant::now() + self.locator.policy.retry_after);
+        self.file.placement.query_done(Instant::now() + self.locator.policy.retry_after);
         self.locator.pending_queries.fetch_sub(1, Relaxed);
     }
 }

@@ -352,8 +352,7 @@ cells = [[\"n2\"], [\"n3\"]]
 ";
 
     fn located(table: &TableProvider, path: &str, size: u64) -> Vec<(u64, u64, Vec<String>)> {
-        let range = ByteRange::new(0, size);
-        let query = Query { path: path.into(), size, range, replica: PathBuf::new(), inode: 0 };
+        let query = Query { path: path.into(), size, replica: PathBuf::new(), inode: 0 };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let map = runtime.block_on(table.locate(&query)).unwrap();
         let names = |nodes: &[u16]| {
@@ -413,13 +412,7 @@ cells = [[\"n2\"], [\"n3\"]]
         std::thread::spawn(move || {
             let builder = &mut tokio::runtime::Builder::new_current_thread();
             let runtime = builder.enable_time().max_blocking_threads(2).build().unwrap();
-            let query = Query {
-                path: "a/b".into(),
-                size: 100,
-                range: ByteRange::new(0, 100),
-                replica: PathBuf::new(),
-                inode: 0,
-            };
+            let query = Query { path: "a/b".into(), size: 100, replica: PathBuf::new(), inode: 0 };
             let limit = std::time::Duration::from_millis(50);
             runtime.block_on(async {
                 for _ in 0..3 {

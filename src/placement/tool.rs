@@ -32,12 +32,8 @@ impl ToolRunner {
     pub(super) async fn query(&self, query: &Query) -> Result<String> {
         let path = path_below(&self.root, &query.path);
         let local = query.replica.join(&query.path);
-        let values = TemplateValues {
-            path: &path,
-            local: local.as_os_str().as_bytes(),
-            offset: query.range.start,
-            size: query.size,
-        };
+        let values =
+            TemplateValues { path: &path, local: local.as_os_str().as_bytes(), size: query.size };
         let output = self.template.run(&values, self.timeout).await?;
         Ok(String::from_utf8(output)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
@@ -220,15 +216,8 @@ mod tests {
             ("beegfs-raid0.txt", Box::new(beegfs::BeeGfs::new(cat(), root(), limit))),
         ];
         for (file, provider) in providers {
-            let query = Query {
-                path: file.into(),
-                size: 1000,
-                inode: 1,
-                range: ByteRange::new(0, 10),
-                replica: "/r".into(),
-            };
+            let query = Query { path: file.into(), size: 1000, inode: 1, replica: "/r".into() };
             assert!(file.starts_with(provider.name()));
-            assert!(!provider.is_piecewise());
             let map = provider.locate(&query).await.unwrap();
             assert_eq!(map.regions()[0].range, ByteRange::new(0, 1000), "{file}");
             let gone = Query { path: "no such file".into(), ..query };

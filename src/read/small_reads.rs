@@ -323,7 +323,7 @@ impl Reader {
     fn holders_of(&self, file: &OpenFile, asked: ReadParams) -> Option<Holders> {
         let at = file.placement_hints().located_file.as_ref()?;
         let holders = at.placement.holders(asked.range.start, asked.since);
-        self.locator.query_if_due(at, asked.range.start, asked.since);
+        self.locator.query_if_due(at, asked.since);
         holders
     }
 

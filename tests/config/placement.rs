@@ -128,7 +128,7 @@ fn unusable_provider_keys_are_refused() {
         ),
         (
             "provider = 'exec'\ncommand = ['x', '{file}']",
-            "v.toml:8: key `placement.command`: has the unknown placeholder {file} in \"{file}\"; use one of {path}, {local}, {offset}, {size}",
+            "v.toml:8: key `placement.command`: has the unknown placeholder {file} in \"{file}\"; use one of {path}, {local}, {size}",
         ),
         (
             "provider = 'hdfs'",

@@ -37,12 +37,11 @@ pub struct StripedPiece {
 }
 
 impl Layout {
-    /// The first objects that intersect `range` of a file of `size` bytes, at most
-    /// [`MAX_OBJECTS`]. The pieces extend beyond `range` where that needs no further object.
+    /// The objects of a file of `size` bytes, at most the first [`MAX_OBJECTS`].
     ///
     /// # Errors
     /// [`PlacementError::InvalidAnswer`] if the layout's numbers are impossible.
-    pub fn pieces(&self, range: ByteRange, size: u64) -> Result<Vec<StripedPiece>> {
+    pub fn pieces(&self, size: u64) -> Result<Vec<StripedPiece>> {
         let nonsense = || {
             PlacementError::InvalidAnswer(format!(
                 "units of {} in {} objects of {} bytes",
@@ -50,58 +49,42 @@ impl Layout {
             ))
         };
         let count = self.stripe_count;
-        // If only one object is filled at a time, its units are contiguous.
-        let unit = if count == 1 { self.object_size } else { self.stripe_unit };
         let set_size = self.object_size.checked_mul(count).ok_or_else(nonsense)?;
-        let whole = self.object_size.checked_rem(self.stripe_unit) == Some(0);
-        if !whole || set_size == 0 {
+        let is_whole = self.object_size.checked_rem(self.stripe_unit) == Some(0);
+        if !is_whole || set_size == 0 {
             return Err(nonsense());
         }
-        let file = ByteRange::new(0, size);
-        let wanted = range.intersect(file);
         if count == 1 {
-            let piece = (!wanted.is_empty()).then(|| StripedPiece::contiguous(wanted, unit));
-            return Ok(piece.into_iter().map(|piece| piece.within(file)).collect());
+            return Ok(contiguous_piece(size, self.object_size).into_iter().collect());
         }
+        let file = ByteRange::new(0, size);
+        let unit = self.stripe_unit;
         let mut pieces = Vec::new();
-        let mut at = wanted.start;
         let mut left = MAX_OBJECTS;
-        while at < wanted.end && left > 0 {
-            let number = at / set_size;
-            let set = ByteRange::at(number * set_size, set_size);
-            let part = ByteRange::new(at, wanted.end).intersect(set);
-            let first = (part.start - set.start) / unit;
-            let last = (part.end - 1 - set.start) / unit;
-            let units = last - first + 1;
-            let object = |k: u64| number.checked_mul(count)?.checked_add(k % count);
-            let (first, objects, range) = if units >= count && count <= left {
-                (0, count, set)
-            } else {
-                let units = units.min(left).min(count);
-                (first, units, ByteRange::at(set.start + first * unit, units * unit).intersect(set))
-            };
-            let objects: Option<Vec<u64>> = (first..first + objects).map(object).collect();
-            let objects = objects.ok_or_else(nonsense)?;
-            left -= objects.len() as u64;
-            at = range.end;
-            pieces.push(StripedPiece { range, unit, objects }.within(file));
+        for number in 0..size.div_ceil(set_size) {
+            let set = ByteRange::at(number * set_size, set_size).intersect(file);
+            let used = set.len().div_ceil(unit).min(count);
+            let objects = used.min(left);
+            // Of the last set within the limit only the first units are known.
+            let range = if objects < used { ByteRange::at(set.start, objects * unit) } else { set };
+            let first = number.checked_mul(count).ok_or_else(nonsense)?;
+            let objects = (first..first.checked_add(objects).ok_or_else(nonsense)?).collect();
+            pieces.push(StripedPiece { range: range.intersect(file), unit, objects });
+            left -= pieces.last().map_or(0, |piece| piece.objects.len() as u64);
+            if left == 0 {
+                break;
+            }
         }
         Ok(pieces)
     }
 }
 
-impl StripedPiece {
-    /// Objects that are filled one after the other, for the bytes in `wanted`.
-    fn contiguous(wanted: ByteRange, object_size: u64) -> Self {
-        let first = wanted.start / object_size;
-        let objects = (wanted.end.div_ceil(object_size) - first).min(MAX_OBJECTS);
-        let range = ByteRange::at(first * object_size, objects.saturating_mul(object_size));
-        Self { range, unit: object_size, objects: (first..first + objects).collect() }
-    }
-
-    fn within(self, file: ByteRange) -> Self {
-        Self { range: self.range.intersect(file), ..self }
-    }
+/// Objects that are filled one after the other; none for an empty file.
+fn contiguous_piece(size: u64, object_size: u64) -> Option<StripedPiece> {
+    let objects = size.div_ceil(object_size).min(MAX_OBJECTS);
+    let range = ByteRange::new(0, size.min(objects.saturating_mul(object_size)));
+    let piece = StripedPiece { range, unit: object_size, objects: (0..objects).collect() };
+    (objects > 0).then_some(piece)
 }
 
 /// The layout in the extended attribute `ceph.file.layout`.
@@ -166,9 +149,9 @@ pub(super) mod tests {
     #[test]
     fn alternating_objects_form_a_stripe() {
         let layout = layout(M, 2, 4 * M);
-        let pieces = layout.pieces(r(7 * M, 12 * M), 13 * M).unwrap();
+        let pieces = layout.pieces(13 * M).unwrap();
         let expected = [
-            StripedPiece { range: r(7 * M, 8 * M), unit: M, objects: vec![1] },
+            StripedPiece { range: r(0, 8 * M), unit: M, objects: vec![0, 1] },
             StripedPiece { range: r(8 * M, 13 * M), unit: M, objects: vec![2, 3] },
         ];
         assert_eq!(pieces, expected);
@@ -176,14 +159,14 @@ pub(super) mod tests {
 
     #[test]
     fn objects_are_limited() {
-        let pieces = layout(4 * M, 1, 4 * M).pieces(r(0, u64::MAX), u64::MAX).unwrap();
+        let pieces = layout(4 * M, 1, 4 * M).pieces(u64::MAX).unwrap();
         assert_eq!(pieces.len(), 1);
         assert_eq!(pieces[0].range, r(0, MAX_OBJECTS * 4 * M));
-        let pieces = layout(1, 2 * MAX_OBJECTS, 1).pieces(r(0, u64::MAX), u64::MAX).unwrap();
+        let pieces = layout(1, 2 * MAX_OBJECTS, 1).pieces(u64::MAX).unwrap();
         assert_eq!(pieces.len(), 1);
         assert_eq!(pieces[0].range, r(0, MAX_OBJECTS));
-        assert!(layout(M, 1, M).pieces(r(5, 5), 10).unwrap().is_empty());
-        assert!(layout(M, 1, M).pieces(r(10, 20), 10).unwrap().is_empty());
+        assert!(layout(M, 1, M).pieces(0).unwrap().is_empty());
+        assert!(layout(M, 2, M).pieces(0).unwrap().is_empty());
     }
 
     #[test]
@@ -211,6 +194,6 @@ pub(super) mod tests {
         refused(&LAYOUT.replace("cephfs_data", "a\nb"));
         refused(&IN_NAMESPACE.replace("team-a", "a\u{1f}b"));
         let far = parse_layout(&LAYOUT.replace("count=1", "count=9999999999999999")).unwrap();
-        assert!(far.pieces(r(0, 1), 1).is_err());
+        assert!(far.pieces(1).is_err());
     }
 }

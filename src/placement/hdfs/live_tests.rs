@@ -16,8 +16,7 @@ fn variable(name: &str) -> String {
 }
 
 fn query(path: &str) -> Query {
-    let range = ByteRange::new(0, SIZE);
-    Query { path: path.into(), size: SIZE, range, replica: PathBuf::from("/mnt/a"), inode: 0 }
+    Query { path: path.into(), size: SIZE, replica: PathBuf::from("/mnt/a"), inode: 0 }
 }
 
 fn web() -> WebHdfs {

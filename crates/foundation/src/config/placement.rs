@@ -78,7 +78,7 @@ pub struct AffinityConfig {
 }
 
 /// The placeholders that a command's words may contain, in braces.
-pub const PLACEHOLDERS: [&str; 4] = ["path", "local", "offset", "size"];
+pub const PLACEHOLDERS: [&str; 3] = ["path", "local", "size"];
 
 /// An error in a command line, as text that follows the command's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

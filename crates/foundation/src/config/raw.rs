@@ -482,8 +482,7 @@ pub(super) struct Placement {
     #[schemars(length(min = 1))]
     #[schemars(extend(
         "x-default" = "the provider's own; required for `\"exec\"`, and for `\"hdfs\"` without `url`",
-        "x-range" = "at least a program; placeholders are `{path}`, `{local}`, `{offset}`, \
-                     `{size}`, each also as `{path:sh}`",
+        "x-range" = "at least a program; placeholders are `{path}`, `{local}`, `{size}`, each also as `{path:sh}`",
     ))]
     pub(super) command: Option<Vec<String>>,
     /// The command that prints a file's layout (`"cephfs"`), or the client's volume file

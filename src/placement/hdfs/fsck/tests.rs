@@ -141,7 +141,6 @@ async fn fsck_errors_name_no_file() {
         inode: 0,
         path: PathBuf::from("secret f"),
         size: 5,
-        range: ByteRange::new(0, 5),
         replica: PathBuf::from("/mnt/a"),
     };
     let answering = "[ \"$1\" = '/data/secret f' ] || exit 3\n\

@@ -5,7 +5,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::super::tests::list;
 use super::*;
-use crate::volume::ByteRange;
 
 const STANDBY: &str = r#"{"RemoteException":{"exception":"StandbyException","javaClassName":"org.apache.hadoop.ipc.StandbyException","message":"Operation category READ is not supported in state standby. Visit https://s.apache.org/sbnn-error"}}"#;
 const NO_FILE: &str = r#"{"RemoteException":{"exception":"FileNotFoundException","javaClassName":"java.io.FileNotFoundException","message":"File does not exist: /data/f"}}"#;
@@ -74,7 +73,6 @@ fn query(name: &[u8]) -> Query {
         inode: 0,
         path: PathBuf::from(std::ffi::OsStr::from_bytes(name)),
         size: 10,
-        range: ByteRange::new(0, 10),
         replica: PathBuf::from("/mnt/a"),
     }
 }
