@@ -7,6 +7,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use fanfs::replicas::health_board::HealthBoard;
 use fanfs::scheduler::assign::{Assigner, WaitingSegment};
 use fanfs::scheduler::estimate::ReplicaLoad;
+use fanfs::scheduler::lending::LendingLimit;
 use fanfs::scheduler::rate::PerLocality;
 use fanfs::scheduler::{AttemptOutcome, ReplicaPolicy, Scheduler, SchedulerPolicy, SegmentRequest};
 use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
@@ -26,6 +27,8 @@ fn load(i: usize) -> ReplicaLoad {
         reads_in_flight: 0,
         cap: 4 * MIB,
         max_reads: 6,
+        lending: LendingLimit::Unlimited,
+        lent_reads: 0,
     }
 }
 

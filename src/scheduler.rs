@@ -12,6 +12,8 @@
 //!   segments far ahead of the reader, in time for the reader to arrive. It gets none if a fast
 //!   replica would complete them sooner. Round-robin over 160, 100 and 40 MiB/s delivers 120. A
 //!   replica whose node holds the segment goes first; another is asked if it is measurably sooner.
+//! - [`lending`]: whether it gains anything to read a chunk through a replica whose node must fetch
+//!   it from the only one that serves it.
 //! - `hedge_scan`: which late segments are hedged.
 //! - [`fair_queue`]: the order in which files are served.
 //! - [`small_reads`]: the choice for a small read, from published loads.
@@ -31,6 +33,7 @@ pub mod cache_hits;
 pub mod estimate;
 pub mod fair_queue;
 mod hedge_scan;
+pub mod lending;
 mod probe;
 pub mod rate;
 pub mod small_reads;
@@ -46,6 +49,7 @@ use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use assign::{Assigner, Assignment, WaitingSegment};
 use estimate::{InFlightLimits, InFlightRead, ReplicaEstimate};
 use fair_queue::FairQueue;
+use lending::{HomeRead, LendingGain};
 use rate::{Locality, PerLocality};
 
 /// Identifies one attempt to read one segment from one replica.
@@ -226,6 +230,8 @@ struct Attempt<T> {
     segment_key: (u64, u64),
     /// Whether another replica has delivered the segment since.
     is_delivered_elsewhere: bool,
+    /// Its record for the gain of lending. `None` if it is small, or several nodes serve its chunk.
+    home_read: Option<HomeRead>,
     /// Its record among its replica's reads in flight. `None` if it is written off: a hung attempt
     /// must not block other segments.
     in_flight: Option<InFlightRead>,
@@ -266,6 +272,7 @@ pub struct Scheduler<T> {
     /// Replicas with an attempt past its deadline and no delivery since it was sent.
     stuck_replicas: ReplicaSet,
     hung_files: HungFiles,
+    lending: LendingGain,
 }
 
 /// Files, with the replicas on which reads of them hang.
@@ -328,6 +335,7 @@ impl<T: Clone> Scheduler<T> {
             last_probe: None,
             stuck_replicas: ReplicaSet::EMPTY,
             hung_files: HungFiles::new(),
+            lending: LendingGain::new(replicas.len()),
         }
     }
 
@@ -450,6 +458,13 @@ impl<T: Clone> Scheduler<T> {
         let SegmentRequest { item, bytes, candidates, is_hedge: hedge, holders, .. } = want;
         let others = candidates.minus(ReplicaSet::EMPTY.with(replica));
         let copies = others.and(holders.local);
+        let home_read = holders
+            .sole_holder()
+            .filter(|_| estimate::is_large(bytes, self.policy.segment))
+            .map(|home| HomeRead { home, is_lent: home != replica });
+        if let Some(read) = home_read {
+            self.lending.record_sent(read, now);
+        }
         let state = Attempt {
             item: item.clone(),
             replica,
@@ -463,6 +478,7 @@ impl<T: Clone> Scheduler<T> {
             hedge_after: None,
             segment_key: segment,
             is_delivered_elsewhere: false,
+            home_read,
             in_flight: Some(sent),
         };
         self.attempts.insert(attempt, state);
@@ -489,6 +505,13 @@ impl<T: Clone> Scheduler<T> {
                 other.is_hedged &= has_delivered || !attempt.is_hedge;
             }
         }
+        if let Some(read) = attempt.home_read {
+            let delivered = match outcome {
+                AttemptOutcome::Delivered(bytes) => bytes,
+                _ => 0,
+            };
+            self.lending.record_end(read, delivered, now);
+        }
         let estimate = &mut self.estimates[replica];
         let took = now.saturating_duration_since(attempt.read.at);
         let mut service = None;
@@ -501,7 +524,7 @@ impl<T: Clone> Scheduler<T> {
                 self.hedges.refill(bytes);
                 if service.is_some() {
                     let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
-                    let best = self.best_other_rate(replica, now);
+                    let best = self.best_rate_except(Some(replica), now);
                     health.record_delivery_rate(replica, rate, best, now);
                 } else {
                     health.record_delivery(replica, now);
@@ -526,9 +549,9 @@ impl<T: Clone> Scheduler<T> {
         })
     }
 
-    /// The best measured rate of the other replicas, bytes a second; 0 if there is none.
-    fn best_other_rate(&self, replica: ReplicaId, now: Instant) -> f64 {
-        let others = self.estimates.iter().filter(|(id, _)| *id != replica);
+    /// The best measured rate of the replicas but `replica`, bytes a second; 0 if there is none.
+    fn best_rate_except(&self, replica: Option<ReplicaId>, now: Instant) -> f64 {
+        let others = self.estimates.iter().filter(|(id, _)| Some(*id) != replica);
         others.filter_map(|(_, estimate)| estimate.comparable_rate(now)).fold(0.0, f64::max)
     }
 
@@ -580,6 +603,7 @@ impl<T: Clone> Scheduler<T> {
             .iter()
             .filter_map(|(_, estimate)| Some(estimate.measured_rate(now)? / estimate.weight()))
             .fold(0.0, f64::max);
+        let fastest = self.best_rate_except(None, now);
         if best > 0.0 {
             for (_, estimate) in self.estimates.iter_mut() {
                 estimate.set_assumed_rate(best * estimate.weight());
@@ -587,6 +611,8 @@ impl<T: Clone> Scheduler<T> {
         }
         self.estimates.map(|id, estimate| {
             let mut load = estimate.load(now);
+            load.lending = self.lending.limit(id, load.rate.local, fastest, now);
+            load.lent_reads = self.lending.lent_reads(id);
             if health.state(id) == HealthState::Probing {
                 // One attempt at a time shows whether it works again.
                 load.cap = 1;

@@ -13,7 +13,8 @@
 //! *Lending.* A segment moves to a remote candidate that would complete it clearly sooner. The
 //! remote candidate's own work counts, even if it comes later in the queue: a window spans chunks
 //! so that replicas with different chunks work at once, and they should not fetch each other's.
-//! Only for segments that a reader waits for does it not count.
+//! Only for segments that a reader waits for does it not count. [`super::lending`] limits what a
+//! replica lends of the chunks that only its own node serves.
 //!
 //! Then the planned segments of each replica with room are dispatched.
 //!
@@ -24,6 +25,7 @@
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
 use super::estimate::ReplicaLoad;
+use super::lending::LendingLimit;
 use super::rate::Locality;
 
 /// How many segments a replica may be behind the best one and still continue a run. The runs are
@@ -129,6 +131,8 @@ struct RemoteMoves {
     moved_in: ReplicaMap<f64>,
     /// Bytes that each has in flight as a remote candidate, including those that moved.
     in_flight: ReplicaMap<u64>,
+    /// Segments in flight that are lent by their only home, including those that moved.
+    lent: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -259,6 +263,17 @@ impl RemoteMoves {
         self.moved_out.refill(loads, |_| 0.0);
         self.moved_in.refill(loads, |_| 0.0);
         self.in_flight.refill(loads, |load| load.remote_in_flight);
+        self.lent = loads.iter().map(|(_, load)| load.lent_reads).sum();
+    }
+
+    /// Whether a segment may leave `home`, where it is planned.
+    fn may_lend(&self, demand: &WaitingSegment, home: ReplicaId, limit: LendingLimit) -> bool {
+        match limit {
+            _ if demand.holders.sole_holder() != Some(home) => true,
+            LendingLimit::Unlimited => true,
+            LendingLimit::Trial => self.lent == 0,
+            LendingLimit::Nothing => false,
+        }
     }
 
     /// The remote candidate that completes a segment first, if that is clearly sooner than the
@@ -271,6 +286,9 @@ impl RemoteMoves {
     ) -> Option<ReplicaId> {
         let PlannedSegment { demand, replica, .. } = *planned;
         let home = &loads[replica];
+        if !self.may_lend(&demand, replica, home.lending) {
+            return None;
+        }
         let locality = demand.locality(replica);
         let kept = planned.backlog_before - self.moved_out[replica];
         let at_home = home.latency[locality] + kept + planned.work + self.moved_in[replica];
@@ -307,6 +325,7 @@ impl RemoteMoves {
         self.moved_out[planned.replica] += planned.work;
         self.moved_in[to] += loads[to].cost(Locality::Remote, bytes);
         self.in_flight[to] += bytes;
+        self.lent += usize::from(planned.demand.holders.sole_holder() == Some(planned.replica));
         planned.replica = to;
     }
 }
@@ -385,6 +404,8 @@ mod tests {
             reads_in_flight: 0,
             cap: 2 * MIB,
             max_reads: 8,
+            lending: LendingLimit::Unlimited,
+            lent_reads: 0,
         }
     }
 
@@ -493,6 +514,26 @@ mod tests {
         assert_eq!(send(&loads, [one].into_iter()), [(0, 1)]);
         let none = WaitingSegment { candidates: ReplicaSet::EMPTY, ..one };
         assert_eq!(send(&loads, [none].into_iter()), []);
+    }
+
+    #[test]
+    fn a_home_lends_as_much_of_its_own_chunks_as_it_may() {
+        let lent = |holders: Holders, lending: LendingLimit, lent_reads: usize| {
+            let mut loads = loads([10.0, 100.0, 100.0]);
+            loads[r(0)] = ReplicaLoad { lending, lent_reads, ..loads[r(0)] };
+            let all =
+                (0..20).map(|i| WaitingSegment { holders, is_readahead: false, ..demand(i, 3) });
+            let sent = send(&loads, all);
+            sent.iter().filter(|(_, replica)| *replica != 0).count()
+        };
+        let sole = held(only(0));
+        assert_eq!(lent(sole, LendingLimit::Nothing, 0), 0);
+        assert_eq!(lent(sole, LendingLimit::Trial, 0), 1);
+        assert_eq!(lent(sole, LendingLimit::Trial, 1), 0);
+        assert_eq!(lent(sole, LendingLimit::Unlimited, 0), 4);
+        // Another node's disk may serve it.
+        let elsewhere = Holders { is_held_elsewhere: true, ..sole };
+        assert_eq!(lent(elsewhere, LendingLimit::Nothing, 0), 4);
     }
 
     #[test]

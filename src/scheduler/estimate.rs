@@ -23,6 +23,7 @@
 use std::time::{Duration, Instant};
 
 use super::cache_hits::{CacheHitDetector, MEMORY_RATE, SampleClass};
+use super::lending::LendingLimit;
 use super::rate::{Locality, PerLocality, RateMeter};
 
 /// How long the least latency is remembered.
@@ -88,6 +89,10 @@ pub struct ReplicaLoad {
     pub cap: u64,
     /// The limit of reads in flight.
     pub max_reads: usize,
+    /// How much of the chunks that only its node serves other replicas may read.
+    pub lending: LendingLimit,
+    /// How many of these reads are in flight.
+    pub lent_reads: usize,
 }
 
 impl ReplicaLoad {
@@ -377,6 +382,8 @@ impl ReplicaEstimate {
             reads_in_flight: self.reads_in_flight.len(),
             cap: cap.min(self.limits.max_bytes).max(1),
             max_reads: self.limits.max_reads,
+            lending: LendingLimit::default(),
+            lent_reads: 0,
         }
     }
 

@@ -36,12 +36,19 @@ impl<T: Clone> Scheduler<T> {
         if self.has_recent_probe(now) {
             return;
         }
+        let fastest = self.best_rate_except(None, now);
         for replica in usable.iter() {
             let Some(since) = self.estimates[replica].idle_since() else { continue };
             let idle = now.saturating_duration_since(since);
             let last = self.queue.last_entry();
             let Some(last) = last.filter(|last| {
-                last.get().eligible_replicas(usable, &self.hung_files).contains(replica)
+                let want = last.get();
+                let home = want.holders.sole_holder().filter(|home| *home != replica);
+                want.eligible_replicas(usable, &self.hung_files).contains(replica)
+                    && home.is_none_or(|home| {
+                        let rate = self.estimates[home].load(now).rate.local;
+                        self.lending.has_room(self.lending.limit(home, rate, fastest, now))
+                    })
             }) else {
                 continue;
             };

@@ -1,6 +1,6 @@
 //! Which replicas' nodes hold a chunk.
 
-use super::ReplicaSet;
+use super::{ReplicaId, ReplicaSet};
 
 /// How near the replicas are to a chunk, by degrees: local ones, those with a spare copy, others.
 ///
@@ -26,6 +26,13 @@ impl Holders {
         Self { local, spare: ReplicaSet::EMPTY, is_held_elsewhere: false }
     }
 
+    /// The replica on the only node whose copy is read, if there is one.
+    pub fn sole_holder(self) -> Option<ReplicaId> {
+        let mut local = self.local.iter();
+        let first = local.next().filter(|_| !self.is_held_elsewhere)?;
+        local.next().is_none().then_some(first)
+    }
+
     /// The nearest of `candidates`. A spare copy is read after the node of a local replica has
     /// failed.
     pub fn nearest(self, candidates: ReplicaSet) -> ReplicaSet {
@@ -41,7 +48,6 @@ impl Holders {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ReplicaId;
     use super::*;
 
     #[test]
@@ -54,5 +60,11 @@ mod tests {
         assert_eq!(holders.nearest(set(&[1, 2])), set(&[1]));
         assert_eq!(holders.nearest(set(&[2, 3])), set(&[2, 3]));
         assert_eq!(Holders::UNKNOWN.nearest(set(&[2, 3])), set(&[2, 3]));
+        assert_eq!(holders.sole_holder(), Some(ReplicaId::new(0)));
+        let elsewhere = Holders { is_held_elsewhere: true, ..holders };
+        let two = Holders::local(set(&[0, 1]));
+        for holders in [elsewhere, two, Holders::UNKNOWN, Holders::local(set(&[]))] {
+            assert_eq!(holders.sole_holder(), None);
+        }
     }
 }
