@@ -29,6 +29,7 @@ fn load(i: usize) -> ReplicaLoad {
         max_reads: 6,
         lending: LendingLimit::Unlimited,
         lent_reads: 0,
+        overdue: 0.0,
     }
 }
 
@@ -40,6 +41,7 @@ fn demand(i: u64, replicas: usize, copies: usize) -> WaitingSegment {
         bytes: MIB,
         candidates: ReplicaSet::first(replicas),
         holders: Holders::local(copies.fold(ReplicaSet::EMPTY, ReplicaSet::with)),
+        home: None,
         is_readahead: i > 0,
         file_number: 1,
         start: i * MIB,

@@ -26,8 +26,8 @@ pub use checks::{CheckReport, CheckResult, CheckStatus, Finding, FindingText, ru
 pub use collect::{DoctorOptions, examine};
 pub use facts::{
     DoctorFacts, ExaminedReplica, ExportCallStats, ExportFacts, MachineFacts, MeasuredRates,
-    NetworkInterface, NfsFacts, RateMeasurement, ReadCallStats, ServerRoute, TcpConnection,
-    VolumeSettings,
+    NetworkInterface, NfsFacts, PlacementFacts, RateMeasurement, ReadCallStats, ServerRoute,
+    TcpConnection, VolumeSettings,
 };
 pub use measure::{DEFAULT_SECONDS, MeasureOptions};
 

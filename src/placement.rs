@@ -91,6 +91,11 @@ pub trait Provider: Send + Sync {
         true
     }
 
+    /// What it knows of the cluster that makes reads less local, one line each.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// How long an answer counts at most, whatever `ttl` is.
     fn answer_lifetime(&self) -> Duration {
         Duration::MAX

@@ -49,7 +49,7 @@ use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use assign::{Assigner, Assignment, WaitingSegment};
 use estimate::{InFlightLimits, InFlightRead, ReplicaEstimate};
 use fair_queue::FairQueue;
-use lending::{HomeRead, LendingGain};
+use lending::{HomeRead, HomeView, LendingGain};
 use rate::{Locality, PerLocality};
 
 /// Identifies one attempt to read one segment from one replica.
@@ -110,6 +110,12 @@ impl<T> SegmentRequest<T> {
     fn candidates_not_hung(&self, hung: &HungFiles) -> ReplicaSet {
         let hung = hung.get(&self.file_number).copied().unwrap_or(ReplicaSet::EMPTY);
         self.candidates.minus(hung)
+    }
+
+    /// The replica that lends it to others. A small segment depends on latency, not on a node's rate,
+    /// and may be read anywhere.
+    fn home(&self, segment: u64) -> Option<ReplicaId> {
+        self.holders.sole_holder().filter(|_| estimate::is_large(self.bytes, segment))
     }
 
     fn locality(&self, replica: ReplicaId) -> Locality {
@@ -417,6 +423,7 @@ impl<T: Clone> Scheduler<T> {
                 bytes: want.bytes,
                 candidates: want.eligible_replicas(usable, &self.hung_files),
                 holders: want.holders,
+                home: want.home(self.policy.segment),
                 is_readahead: want.is_readahead,
                 file_number: want.file_number,
                 start: want.start,
@@ -455,13 +462,13 @@ impl<T: Clone> Scheduler<T> {
         self.estimates[replica].record_sent(sent);
         self.assigner.record_sent(replica, want.file_number, want.start.saturating_add(want.bytes));
         let segment = (want.file_number, want.start);
+        let home = want.home(self.policy.segment);
         let SegmentRequest { item, bytes, candidates, is_hedge: hedge, holders, .. } = want;
         let others = candidates.minus(ReplicaSet::EMPTY.with(replica));
         let copies = others.and(holders.local);
-        let home_read = holders
-            .sole_holder()
-            .filter(|_| estimate::is_large(bytes, self.policy.segment))
-            .map(|home| HomeRead { home, is_lent: home != replica });
+        // A second read of the same bytes shows nothing: its node may have them in memory.
+        let home_read =
+            home.filter(|_| !hedge).map(|home| HomeRead { home, is_lent: home != replica });
         if let Some(read) = home_read {
             self.lending.record_sent(read, now);
         }
@@ -505,21 +512,18 @@ impl<T: Clone> Scheduler<T> {
                 other.is_hedged &= has_delivered || !attempt.is_hedge;
             }
         }
-        if let Some(read) = attempt.home_read {
-            let delivered = match outcome {
-                AttemptOutcome::Delivered(bytes) => bytes,
-                _ => 0,
-            };
-            self.lending.record_end(read, delivered, now);
-        }
         let estimate = &mut self.estimates[replica];
         let took = now.saturating_duration_since(attempt.read.at);
         let mut service = None;
+        let mut measured_bytes = 0;
         let has_hung =
             attempt.in_flight.is_none() || health.was_ejected_since(replica, attempt.read.at);
         match (outcome, attempt.in_flight.take()) {
             (AttemptOutcome::Delivered(bytes), Some(read)) if !has_hung => {
                 service = estimate.record_delivery(now, read, bytes);
+                if service.is_some() || estimate.is_memory_speed() {
+                    measured_bytes = bytes;
+                }
                 self.lateness[replica].add(took, attempt.expected);
                 self.hedges.refill(bytes);
                 if service.is_some() {
@@ -541,12 +545,25 @@ impl<T: Clone> Scheduler<T> {
                 record_health(health, replica, outcome, now);
             }
         }
+        if let Some(read) = attempt.home_read {
+            self.lending.record_end(read, measured_bytes, now);
+        }
         Some(FinishedAttempt {
             took,
             service_time: service,
             locality: attempt.read.locality,
             is_hedge: attempt.is_hedge,
         })
+    }
+
+    /// What is seen of a replica that may lend its chunks.
+    fn home_view(&self, load: &estimate::ReplicaLoad, best_rate: f64) -> HomeView {
+        HomeView {
+            rate: load.rate.local,
+            best_rate,
+            overdue: load.overdue,
+            segment: self.policy.segment,
+        }
     }
 
     /// The best measured rate of the replicas but `replica`, bytes a second; 0 if there is none.
@@ -611,7 +628,7 @@ impl<T: Clone> Scheduler<T> {
         }
         self.estimates.map(|id, estimate| {
             let mut load = estimate.load(now);
-            load.lending = self.lending.limit(id, load.rate.local, fastest, now);
+            load.lending = self.lending.limit(id, self.home_view(&load, fastest), now);
             load.lent_reads = self.lending.lent_reads(id);
             if health.state(id) == HealthState::Probing {
                 // One attempt at a time shows whether it works again.

@@ -139,7 +139,7 @@ fn volume_with_setup(
     let config = config::parse(&text, Path::new("fs")).unwrap();
     let ground = ReplicaTopology {
         names: configured_names(&config.replicas),
-        replicas: backends.len(),
+        replicas: (0..backends.len()).map(|i| format!("fs{i}")).collect(),
         directory: "/fs0".into(),
         affinities: AffinityRules::new(&[]),
     };

@@ -117,7 +117,7 @@ fn rig(does: Does, policy: LocatorPolicy) -> Rig {
     }
     let ground = ReplicaTopology {
         names,
-        replicas: 2,
+        replicas: ["a", "b"].map(str::to_owned).to_vec(),
         directory: "/r1".into(),
         ..ReplicaTopology::default()
     };
@@ -295,7 +295,9 @@ fn new_unmatched_node_names_are_logged() {
         rig.eventually("it is answered", |status| status.answers == answered.get());
         rig.locator.status().unmatched
     };
+    assert_eq!(rig.locator.status().unnamed, ["a", "b"]);
     assert_eq!(unmatched(&["n1", "odd-a"]), ["odd-a"]);
+    assert_eq!(rig.locator.status().unnamed, ["b"]);
     assert_eq!(unmatched(&["odd-a"]), ["odd-a"]);
     assert_eq!(warnings("odd-a"), 1);
     assert_eq!(unmatched(&["odd-b", "odd-a", "n2"]), ["odd-b", "odd-a"]);

@@ -227,3 +227,44 @@ fn small_random_reads_get_no_readahead() {
     assert_eq!(outcome.bytes, 2000 * 4096);
     assert!(delivered as f64 <= 1.05 * outcome.bytes as f64, "{delivered}");
 }
+
+/// Three nodes whose disks are the bottleneck, chunks of 4 MiB with one copy each: what is lent takes
+/// from the disk as much as it adds, and crosses the network.
+#[test]
+fn chunks_of_one_copy_stay_where_their_disk_is_the_bottleneck() {
+    for seed in 0..5 {
+        let mut random = Random::new(seed);
+        let node = |i: usize| StorageNode {
+            name: format!("n{i}"),
+            disk: 100.0 * MB,
+            network: 1250.0 * MB,
+        };
+        let nodes: Vec<StorageNode> = (0..3).map(node).collect();
+        let names = nodes.iter().map(|node| node.name.clone()).collect();
+        let placement =
+            ChunkPlacement { chunk: 4 * MIB, copies: 1, nodes: names, first_node: None };
+        let gateway = |node: usize| Gateway {
+            name: format!("r{node}"),
+            node,
+            latency: Duration::from_millis(1),
+        };
+        let world = World {
+            files: vec![placement.place_file(1024 * MIB, Some(&mut random))],
+            cluster: Cluster::Nodes { nodes, always_first_node: false },
+            gateways: (0..3).map(gateway).collect(),
+            changes: Vec::new(),
+        };
+        let workload =
+            Workload { readers: vec![ReaderSpec::sequential(0)], seed, ..Workload::default() };
+        let epoch = Instant::now();
+        let outcome = run(&world, &workload, PolicyKind::Fanfs, epoch);
+        let first_host = rate(&run(&world, &workload, PolicyKind::FirstHost, epoch));
+        println!(
+            "seed {seed}: local {:.3}, {:.3} of first-host",
+            outcome.local,
+            rate(&outcome) / first_host
+        );
+        assert!(outcome.local > 0.97, "seed {seed}: {}", outcome.local);
+        assert!(rate(&outcome) > 0.97 * first_host, "seed {seed}");
+    }
+}

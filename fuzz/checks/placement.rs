@@ -42,7 +42,7 @@ pub(crate) fn check_answer(data: &[u8]) {
             let query = Query { path: "f".into(), size, replica: "/".into(), inode: 1 };
             check(cephfs::assemble(&layout, &cluster, &query), size);
         }
-        7 => check(glusterfs::parse(rest, first, size, None), size),
+        7 => check(glusterfs::parse(rest, first, size, &VolumeGraph::default()), size),
         8 => check(lustre::parse(&text, size), size),
         9 => check(beegfs::parse(&text, size), size),
         10 => check(exec::parse(answer, size), size),

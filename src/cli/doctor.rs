@@ -23,9 +23,10 @@ use crate::config::{self, Config};
 use crate::doctor::checks::{PERSIST_HINT, measured_gain};
 use crate::doctor::{
     CheckReport, CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions,
-    ExportCallStats, Finding, MeasureOptions, examine, run_checks,
+    ExportCallStats, Finding, MeasureOptions, PlacementFacts, examine, run_checks,
 };
 use crate::format::{format_bytes, format_mib_rate, format_percent};
+use crate::status::Status;
 use crate::survey::DEFAULT_LIMIT;
 
 /// Arguments of `fanfs doctor`.
@@ -121,6 +122,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             true => export_calls(&config.volume.name),
             false => BTreeMap::new(),
         },
+        placement: is_volume.then(|| placement_facts(&config.volume.name)).flatten(),
         timeout: args.deadline.map_or(DEFAULT_LIMIT, |time| time.0),
         is_write_allowed: args.write,
         measure: measure.transpose()?,
@@ -164,6 +166,27 @@ fn export_calls(volume: &str) -> BTreeMap<String, ExportCallStats> {
         }
     }
     calls
+}
+
+/// What the daemon of the volume's first mount knows of the placement.
+fn placement_facts(volume: &str) -> Option<PlacementFacts> {
+    let statuses = super::mount_lookup::statuses_of_volume(volume);
+    let has_provider =
+        |status: &&Status| !["none", "learned"].contains(&&*status.placement.provider);
+    let status = statuses.iter().find(has_provider)?;
+    let placement = status.placement.clone();
+    let counters = || status.replicas.iter().map(|replica| &replica.counters);
+    Some(PlacementFacts {
+        provider: placement.provider,
+        answers: placement.answers,
+        answer_ms: placement.answer_ms,
+        failing: placement.failing,
+        bytes: counters().map(|counters| counters.bytes).sum(),
+        bytes_unknown: counters().map(|counters| counters.bytes_unknown).sum(),
+        unmatched: placement.unmatched,
+        unnamed: placement.unnamed,
+        notes: placement.notes,
+    })
 }
 
 /// The replicas to examine.

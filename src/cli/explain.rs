@@ -266,11 +266,13 @@ fn chunk_map_row(e: &Explanation, replica: usize) -> String {
         let chunks = e.chunk_map[first..].iter().take_while(|chunk| chunk.start < end);
         let chunks: Vec<&ListedChunk> = chunks.collect();
         let held = chunks.iter().filter(|chunk| chunk.replicas.contains(&replica)).count();
+        let known = |chunk: &&ListedChunk| chunk.end.min(end) - chunk.start.max(start);
+        let is_known = chunks.iter().map(known).sum::<u64>() == end - start;
         match held {
             _ if chunks.is_empty() => '?',
             0 if chunks.iter().any(|chunk| chunk.spare.contains(&replica)) => '\u{2591}',
             0 => '.',
-            held if held == chunks.len() => '\u{2588}',
+            held if held == chunks.len() && is_known => '\u{2588}',
             _ => '\u{2592}',
         }
     };

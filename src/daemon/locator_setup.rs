@@ -49,7 +49,7 @@ pub(super) fn build_locator(
     }
     let ground = ReplicaTopology {
         names,
-        replicas: config.replicas.len(),
+        replicas: config.replicas.iter().map(|replica| replica.name.clone()).collect(),
         directory: config
             .replicas
             .iter()

@@ -20,6 +20,7 @@ mod machine;
 mod mounts;
 mod network;
 mod option_match;
+mod placement;
 mod rates;
 mod remount;
 
@@ -173,6 +174,10 @@ const CHECKS: &[Check] = &[
     check("export.server", "separate servers of exports", exports::one_server),
     check("export.reads", "READ size of exports", exports::read_size),
     check("export.calls", "repeated calls to exports", exports::repeated_calls),
+    check("placement.answers", "placement provider", placement::answers),
+    check("placement.names", "names of nodes", placement::names),
+    check("placement.storage", "gateways on storage nodes", placement::storage),
+    check("placement.primaries", "primary copies", placement::primaries),
     check("cache.readahead", "kernel readahead", mounts::readahead),
     check("clock.skew", "clock skew", network::clocks),
     check("fuse.access", "FUSE access", machine::access),

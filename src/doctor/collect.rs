@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::facts::{
-    DoctorFacts, ExaminedReplica, ExportCallStats, ExportFacts, NfsFacts, ReadCallStats,
-    VolumeSettings,
+    DoctorFacts, ExaminedReplica, ExportCallStats, ExportFacts, NfsFacts, PlacementFacts,
+    ReadCallStats, VolumeSettings,
 };
 use super::machine::{SystemRoot, has_program};
 use super::measure::{MeasureOptions, measure};
@@ -41,6 +41,8 @@ pub struct DoctorOptions {
     pub unsupervised: Vec<String>,
     /// The calls of the volume's daemons to exports, by the replicas' names.
     pub export_calls: BTreeMap<String, ExportCallStats>,
+    /// What the volume's daemon knows of the placement.
+    pub placement: Option<PlacementFacts>,
     /// How long a replica may take to answer.
     pub timeout: Duration,
     /// Whether a file may be created on each replica, to learn its clock.
@@ -57,6 +59,7 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     let tree = SystemRoot::at(Path::new("/"));
     let mut facts = DoctorFacts {
         volume: options.is_volume.then(|| config.volume.name.clone()),
+        placement: options.placement.clone(),
         source: options.is_volume.then(|| config.source.display().to_string()),
         settings: volume_settings(config),
         machine: tree.machine(),

@@ -38,6 +38,31 @@ pub struct DoctorFacts {
     pub unkept: Vec<String>,
     /// The measured rates; null without `--measure`.
     pub measured: Option<MeasuredRates>,
+    /// What the volume's daemon knows of the placement; `None` without a provider or a daemon.
+    pub placement: Option<PlacementFacts>,
+}
+
+/// What a volume's daemon knows of the placement of the files that it has read.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PlacementFacts {
+    /// The provider.
+    pub provider: String,
+    /// Queries that were answered.
+    pub answers: u64,
+    /// The mean time of these answers, milliseconds.
+    pub answer_ms: u64,
+    /// Why the last query failed, if it did.
+    pub failing: Option<String>,
+    /// Bytes that replicas have delivered.
+    pub bytes: u64,
+    /// Those of them that were read before their placement was known.
+    pub bytes_unknown: u64,
+    /// Names of nodes that no replica has.
+    pub unmatched: Vec<String>,
+    /// Replicas whose nodes no answer has named.
+    pub unnamed: Vec<String>,
+    /// What the provider says of the cluster.
+    pub notes: Vec<String>,
 }
 
 /// The configuration keys that the checks use.

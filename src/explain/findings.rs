@@ -132,7 +132,7 @@ pub(super) fn improvements(
     }
     if e.chunks > 0 {
         let mut bare: Vec<_> = e.nodes.iter().filter(|n| n.replicas.is_empty()).collect();
-        bare.sort_by_key(|node| std::cmp::Reverse(node.bytes));
+        bare.sort_by_key(|node| std::cmp::Reverse((node.read, node.bytes)));
         for node in bare.into_iter().take(MAX_NODES_TRIED) {
             consider(format!("a replica on {}", node.node), &WhatIf::ExtraReplica(&node.node));
         }

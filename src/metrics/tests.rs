@@ -22,6 +22,9 @@ const NOT_METRICS: &[(&str, &str)] = &[
     ("log.error", "a reason in words"),
     ("affinities[].path", "a path of the volume; rules have numbers"),
     ("affinities[].replicas[]", "the configuration says so"),
+    ("placement.unnamed[]", "fanfs doctor reports it"),
+    ("placement.notes[]", "fanfs doctor reports it"),
+    ("placement.answer_ms", "a mean of all answers, which a rate cannot use"),
 ];
 
 fn from_json<T: serde::de::DeserializeOwned>(json: &str) -> T {
@@ -34,7 +37,8 @@ fn snapshot() -> MetricsSnapshot {
     status.mode = from_json("\"copies\"");
     status.placement = from_json(
         "{\"provider\":\"table\",\"files\":1,\"pending\":0,\"answers\":4,\"failures\":1,\
-         \"failing\":\"no\",\"contradicted\":0,\"unmatched\":[\"x\"]}",
+         \"failing\":\"no\",\"contradicted\":0,\"unmatched\":[\"x\"],\"unnamed\":[\"r2\"],\
+         \"answer_ms\":7,\"notes\":[\"a\"]}",
     );
     status.affinities = vec![AffinityStatus {
         path: "/secret/**".to_owned(),

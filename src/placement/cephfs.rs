@@ -82,8 +82,8 @@ impl CephFs {
             layout_tool: ToolRunner::new(layout, root.clone(), limit),
             cluster: Arc::new(ClusterSource {
                 tool: ToolRunner::new(template, root, limit),
-                known: parking_lot::Mutex::new(None),
-                fetching: tokio::sync::Mutex::new(()),
+                known: parking_lot::Mutex::default(),
+                fetching: Arc::default(),
             }),
             layouts: parking_lot::Mutex::new(LruCache::new(MAX_LAYOUTS)),
         }
@@ -92,7 +92,15 @@ impl CephFs {
     async fn query(&self, query: &Query) -> Result<ChunkMap> {
         let layout = self.layout(query).await?;
         let cluster = self.cluster.map().await?;
-        assemble(&layout, &cluster, query)
+        let of = query.clone();
+        // A file may have a million objects.
+        let map = tokio::task::spawn_blocking(move || assemble(&layout, &cluster, &of));
+        let map = map.await.unwrap_or_else(|error| Err(PlacementError::from_panic(&error)));
+        if map.is_err() {
+            // The pool may have another name now.
+            self.layouts.lock().pop(&query.inode);
+        }
+        map
     }
 
     async fn layout(&self, query: &Query) -> Result<Layout> {
@@ -100,7 +108,10 @@ impl CephFs {
             return Ok(known.clone());
         }
         let layout = parse_layout(&self.layout_tool.query(query).await?)?;
-        self.layouts.lock().put(query.inode, layout.clone());
+        // That of an empty file may still change.
+        if query.size > 0 {
+            self.layouts.lock().put(query.inode, layout.clone());
+        }
         Ok(layout)
     }
 }
@@ -108,45 +119,90 @@ impl CephFs {
 /// The map of the cluster, fetched when it is needed.
 struct ClusterSource {
     tool: ToolRunner,
-    /// The last map, and when it was asked for.
-    known: parking_lot::Mutex<Option<(Instant, Arc<ClusterMap>)>>,
+    known: parking_lot::Mutex<KnownCluster>,
     /// Held while a map is fetched.
-    fetching: tokio::sync::Mutex<()>,
+    fetching: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// The last results of fetching a map, with the times of the questions.
+#[derive(Default)]
+struct KnownCluster {
+    map: Option<(Instant, Arc<ClusterMap>)>,
+    /// The last failure, if there is no later map.
+    failure: Option<(Instant, String)>,
 }
 
 impl ClusterSource {
     /// The last map, and its age.
     fn known(&self) -> Option<(Duration, Arc<ClusterMap>)> {
         let known = self.known.lock();
-        known.as_ref().map(|(asked, map)| (asked.elapsed(), Arc::clone(map)))
+        known.map.as_ref().map(|(asked, map)| (asked.elapsed(), Arc::clone(map)))
+    }
+
+    /// The last result, if it is of now: a failure counts as long as a map does, so that not every
+    /// caller waits for the next one.
+    fn recent(&self) -> Option<Result<Arc<ClusterMap>>> {
+        let known = self.known.lock();
+        let is_recent = |asked: &Instant| asked.elapsed() < MAP_LIFETIME;
+        match (&known.map, &known.failure) {
+            (_, Some((asked, what))) if is_recent(asked) => {
+                let at = "the cluster's map".to_owned();
+                Some(Err(PlacementError::ServiceFailed { at, what: what.clone() }))
+            }
+            (Some((asked, map)), _) if is_recent(asked) => Some(Ok(Arc::clone(map))),
+            _ => None,
+        }
     }
 
     /// A map. An old one is returned at once while a new one is fetched.
     async fn map(self: &Arc<Self>) -> Result<Arc<ClusterMap>> {
+        if let Some(result) = self.recent() {
+            return result;
+        }
         match self.known() {
-            Some((age, map)) if age < MAP_LIFETIME => Ok(map),
             Some((age, map)) if age < STALE_MAP_LIFETIME => {
-                let source = Arc::clone(self);
-                tokio::spawn(async move { source.fetch().await.map(drop) });
+                if let Ok(fetching) = Arc::clone(&self.fetching).try_lock_owned() {
+                    let source = Arc::clone(self);
+                    tokio::spawn(async move {
+                        let _fetching = fetching;
+                        // `recent` has the failure for the next query.
+                        let _ = source.fetch_locked().await;
+                    });
+                }
                 Ok(map)
             }
             _ => self.fetch().await,
         }
     }
 
-    /// A new map. All who ask meanwhile get the same one.
+    /// A map of now. All callers that ask meanwhile get the same one, or the same failure.
     async fn fetch(&self) -> Result<Arc<ClusterMap>> {
         let _fetching = self.fetching.lock().await;
-        if let Some((age, map)) = self.known()
-            && age < MAP_LIFETIME
-        {
-            return Ok(map);
+        match self.recent() {
+            Some(result) => result,
+            None => self.fetch_locked().await,
         }
+    }
+
+    async fn fetch_locked(&self) -> Result<Arc<ClusterMap>> {
         let asked = Instant::now();
+        let result = self.run_tool().await;
+        let mut known = self.known.lock();
+        match &result {
+            Ok(map) => {
+                *known = KnownCluster { map: Some((asked, Arc::clone(map))), failure: None };
+            }
+            Err(error) => known.failure = Some((Instant::now(), error.to_string())),
+        }
+        result
+    }
+
+    async fn run_tool(&self) -> Result<Arc<ClusterMap>> {
         let output = self.tool.query(&Query::default()).await?;
-        let map = Arc::new(ClusterMap::parse(output.as_bytes())?);
-        *self.known.lock() = Some((asked, Arc::clone(&map)));
-        Ok(map)
+        // The groups of a large cluster take a while.
+        let map = tokio::task::spawn_blocking(move || ClusterMap::parse(output.as_bytes()));
+        let map = map.await.unwrap_or_else(|error| Err(PlacementError::from_panic(&error)));
+        map.map(Arc::new)
     }
 }
 
@@ -164,6 +220,10 @@ impl Provider for CephFs {
             Some((age, _)) if age < MAP_LIFETIME => ANSWER_LIFETIME,
             _ => STALE_ANSWER_LIFETIME,
         }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.cluster.known().map_or(Vec::new(), |(_, map)| map.low_affinities().to_vec())
     }
 
     fn prepare(&self) -> PrepareFuture<'_> {
@@ -260,10 +320,37 @@ mod tests {
 
     #[tokio::test]
     async fn all_ceph_programs_share_one_time_limit() {
-        let slow = || template(&["sleep", "0.2"]);
-        let ceph = CephFs::new(slow(), slow(), "/".to_owned(), Duration::from_millis(100));
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/placement/");
+        let slow = |file: &str| {
+            let script = "sleep 0.7 && cat \"$1\"";
+            template(&["sh", "-c", script, "sh", &format!("{fixtures}{file}")])
+        };
+        let [cluster, layout] = ["cephfs-cluster.json", "cephfs-layout.txt"].map(slow);
+        let ceph = CephFs::new(cluster, layout, "/".to_owned(), Duration::from_secs(1));
         let error = ceph.locate(&query(4000)).await.unwrap_err();
-        assert_eq!(error.to_string(), "no answer within 100ms");
+        assert_eq!(error.to_string(), "no answer within 1s");
+    }
+
+    #[tokio::test]
+    async fn callers_that_wait_share_one_failure() {
+        let room = tempfile::tempdir().unwrap();
+        let runs = room.path().join("runs");
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/placement/");
+        let script = "echo run >> \"$1\"; sleep 0.1; echo no monitor >&2; exit 1";
+        let cluster = template(&["sh", "-c", script, "sh", runs.to_str().unwrap()]);
+        let layout = template(&["cat", &format!("{fixtures}cephfs-layout.txt")]);
+        let ceph = CephFs::new(cluster, layout, "/".to_owned(), Duration::from_secs(20));
+        let ceph = Arc::new(ceph);
+        let mut running = tokio::task::JoinSet::new();
+        for inode in 1..20 {
+            let ceph = Arc::clone(&ceph);
+            running.spawn(async move { ceph.locate(&Query { inode, ..query(4000) }).await });
+        }
+        while let Some(answer) = running.join_next().await {
+            let error = answer.unwrap().unwrap_err().to_string();
+            assert!(error.contains("no monitor"), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&runs).unwrap(), "run\n");
     }
 
     proptest! {

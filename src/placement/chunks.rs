@@ -16,6 +16,7 @@
 //! [`MAX_CELLS`] and [`MAX_NODES`] bound everything, whatever a provider answers.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::error::PlacementError;
 use crate::volume::{ByteRange, Holders, ReplicaSet};
@@ -147,12 +148,28 @@ impl ChunkMap {
                 is_held_elsewhere: read.iter().map(set).any(ReplicaSet::is_empty),
             }
         };
-        let region = |region: &Region| LocalityRegion {
+        let mut known = HashMap::from([(None, 0)]);
+        let mut all = vec![None];
+        let mut index = |cell: &Option<Cell>| {
+            let holders = cell.as_ref().map(holders);
+            let next = known.len();
+            // More kinds than indices: the others count as unknown.
+            let index = match known.entry(holders) {
+                Entry::Occupied(entry) => return *entry.get(),
+                Entry::Vacant(entry) => *entry.insert(u16::try_from(next).unwrap_or(0)),
+            };
+            if index > 0 {
+                all.push(holders);
+            }
+            index
+        };
+        let regions = self.regions.iter().map(|region| LocalityRegion {
             range: region.range,
             unit: region.unit,
-            cells: region.cells.iter().map(|cell| cell.as_ref().map(holders)).collect(),
-        };
-        LocalityMap { regions: self.regions.iter().map(region).collect() }
+            cells: region.cells.iter().map(&mut index).collect(),
+        });
+        let regions = regions.collect();
+        LocalityMap { regions, holders: all }
     }
 }
 
@@ -280,6 +297,8 @@ impl ChunkMapBuilder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalityMap {
     regions: Vec<LocalityRegion>,
+    /// The different holders; cells have their indices, as a file may have a million cells.
+    holders: Vec<Option<Holders>>,
 }
 
 /// A chunk and the replicas that hold it.
@@ -295,7 +314,8 @@ pub struct LocatedChunk {
 struct LocalityRegion {
     range: ByteRange,
     unit: u64,
-    cells: Vec<Option<Holders>>,
+    /// Indices into [`LocalityMap::holders`].
+    cells: Vec<u16>,
 }
 
 impl LocalityMap {
@@ -305,7 +325,8 @@ impl LocalityMap {
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
         let unit = (offset - region.range.start) / region.unit;
         let start = region.range.start + unit * region.unit;
-        let holders = region.cells[(unit % region.cells.len() as u64) as usize]?;
+        let cell = region.cells[(unit % region.cells.len() as u64) as usize];
+        let holders = self.holders[usize::from(cell)]?;
         let range = ByteRange::at(start, region.unit).intersect(region.range);
         Some(LocatedChunk { range, holders })
     }

@@ -65,6 +65,11 @@ pub enum PlacementError {
 }
 
 impl PlacementError {
+    /// The error for a part of a provider that panicked.
+    pub fn from_panic(error: &tokio::task::JoinError) -> Self {
+        Self::InvalidAnswer(format!("it made fanfs panic; this is a bug in fanfs ({error})"))
+    }
+
     /// The error for line `line`, from 1, of a tool's output.
     pub fn unexpected_line(line: usize, what: impl Into<String>) -> Self {
         Self::UnexpectedLine { line, what: what.into() }

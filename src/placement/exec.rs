@@ -43,7 +43,6 @@ impl Provider for ExecProvider {
                 path: &path,
                 local: local.as_os_str().as_encoded_bytes(),
                 size: query.size,
-                ..TemplateValues::default()
             };
             parse(&self.template.run(&values, self.timeout).await?, query.size)
         })

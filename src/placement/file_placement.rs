@@ -141,7 +141,7 @@ impl FilePlacement {
             let known = self.answer.read();
             let same = |chunk: u64| known.locality.chunk_at(chunk) == mapped.chunk_at(chunk);
             judge.disbelieved_until.retain(|(chunk, _), _| same(*chunk));
-            judge.means.clear();
+            judge.means.retain(|(chunk, _), _| same(*chunk));
             self.disbelieved_count.store(judge.disbelieved_until.len(), Ordering::Relaxed);
         }
         *self.answer.write() = PlacementAnswer { locality: mapped, query: QueryState::DueAt(due) };

@@ -14,12 +14,13 @@
 //! A client with a brick on its own machine reads that one (`cluster.choose-local`), so every copy
 //! is read. The graph of the client ([`volume_graph`]) shows the exceptions: arbiters have no data,
 //! and of a sharded file only the first shard has its name. The place of the others is unknown: a
-//! client does not show them.
+//! client does not show them. Without the graph there is no answer.
 //!
 //! Not handled: STRIPE, EC (disperse) and other translators, which are refused.
 
 pub mod volume_graph;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ use super::chunks::{ChunkMap, ChunkMapBuilder};
 use super::command::CommandTemplate;
 use super::tool::{ToolRunner, expected_error};
 use super::{LocateFuture, PlacementError, Provider, Query, Result};
-use crate::mount_table::MountTable;
+use crate::mount_table::{Mount, MountTable};
 use crate::volume::ByteRange;
 use volume_graph::VolumeGraph;
 
@@ -45,8 +46,8 @@ pub struct GlusterFs {
     graph_tool: Option<ToolRunner>,
     root: String,
     limit: Duration,
-    /// The graph, if there is a way to it. Held while it is read.
-    graph: tokio::sync::Mutex<Option<(Instant, Option<Arc<VolumeGraph>>)>>,
+    /// Held while it is read.
+    graph: tokio::sync::Mutex<Option<(Instant, Arc<VolumeGraph>)>>,
 }
 
 impl GlusterFs {
@@ -71,39 +72,50 @@ impl GlusterFs {
         // First the graph: it says why the other may fail.
         let graph = self.volume_graph(query).await?;
         let output = self.tool.query(query).await?;
-        parse(&output, &query.path.to_string_lossy(), query.size, graph.as_deref())
+        parse(&output, &query.path.to_string_lossy(), query.size, &graph)
     }
 
-    /// The graph; `None` if `root` is below no native mount of this machine, and no command is
-    /// configured.
-    async fn volume_graph(&self, query: &Query) -> Result<Option<Arc<VolumeGraph>>> {
+    /// The graph of the client.
+    async fn volume_graph(&self, query: &Query) -> Result<Arc<VolumeGraph>> {
         let mut graph = self.graph.lock().await;
         if let Some((at, graph)) = &*graph
             && at.elapsed() < GRAPH_LIFETIME
         {
-            return Ok(graph.clone());
+            return Ok(Arc::clone(graph));
         }
         let asked = Instant::now();
         let text = match &self.graph_tool {
-            Some(tool) => Some(tool.query(query).await?),
+            Some(tool) => tool.query(query).await?,
             None => self.read_graph_of_mount(query).await?,
         };
-        let new = text.map(|text| VolumeGraph::parse(&text)).transpose()?.map(Arc::new);
-        *graph = Some((asked, new.clone()));
+        let new = Arc::new(VolumeGraph::parse(&text)?);
+        *graph = Some((asked, Arc::clone(&new)));
         Ok(new)
     }
 
-    async fn read_graph_of_mount(&self, query: &Query) -> Result<Option<String>> {
-        let table = MountTable::read().unwrap_or_default();
-        let mount = table.containing(self.root.as_ref());
-        let mount = mount.filter(|mount| mount.fs_type == "fuse.glusterfs");
-        let Some(point) = mount.and_then(|mount| mount.mount_point.to_str()) else {
-            return Ok(None);
+    async fn read_graph_of_mount(&self, query: &Query) -> Result<String> {
+        let failed = |what: &str| {
+            let at = "the volume file of the GlusterFS mount".to_owned();
+            PlacementError::ServiceFailed { at, what: what.to_owned() }
+        };
+        let table = MountTable::read().map_err(|error| failed(&error.to_string()))?;
+        let native = |mount: &&Mount| mount.fs_type == "fuse.glusterfs";
+        let own = table.containing(self.root.as_ref()).filter(native);
+        // Only the volume's own root shows it, not a part of it that is mounted elsewhere.
+        let whole = |own: &Mount| {
+            let is_whole = |mount: &&Mount| mount.dev == own.dev && mount.root == Path::new("/");
+            table.iter().find(is_whole)
+        };
+        let Some(point) = own.and_then(whole).and_then(|mount| mount.mount_point.to_str()) else {
+            return Err(failed(
+                "`root` is in no native mount of this machine; set `layout_command`: without the \
+                 file, arbiters and shards would count as data",
+            ));
         };
         // A program, because the mount may hang.
         let cat = super::command_template(None, &["cat", "{path}"])?;
         let file = Query { path: volume_graph::FILE.into(), ..query.clone() };
-        ToolRunner::new(cat, point.to_owned(), self.limit).query(&file).await.map(Some)
+        ToolRunner::new(cat, point.to_owned(), self.limit).query(&file).await
     }
 }
 
@@ -120,20 +132,16 @@ impl Provider for GlusterFs {
     }
 }
 
-/// Where the file `path` of `size` bytes is, in a volume with this graph, if that is known.
+/// Where the file `path` of `size` bytes is, in a volume with this graph.
 ///
 /// # Errors
 /// If `output` has another form, or a translator that splits files.
-pub fn parse(output: &str, path: &str, size: u64, graph: Option<&VolumeGraph>) -> Result<ChunkMap> {
+pub fn parse(output: &str, path: &str, size: u64, graph: &VolumeGraph) -> Result<ChunkMap> {
     let bricks = parse_bricks(output, path)?;
-    let has_data = |brick: &&Brick| {
-        let is_arbiter = |graph: &VolumeGraph| {
-            graph.is_arbiter(&brick.translator, &brick.host, &brick.directory)
-        };
-        !graph.is_some_and(is_arbiter)
-    };
+    let has_data =
+        |brick: &&Brick| !graph.is_arbiter(&brick.translator, &brick.host, &brick.directory);
     let nodes = bricks.iter().filter(has_data).map(|brick| &*brick.host);
-    let first_shard = graph.and_then(|graph| graph.shard_size).unwrap_or(u64::MAX);
+    let first_shard = graph.shard_size.unwrap_or(u64::MAX);
     let mut builder = ChunkMapBuilder::new();
     builder.add_chunk(ByteRange::new(0, size.min(first_shard)), nodes)?;
     Ok(builder.finish())
@@ -271,34 +279,34 @@ mod tests {
     const DISPERSE: &str = include_str!("../../tests/fixtures/placement/glusterfs-disperse.txt");
 
     fn refused(output: &str) -> String {
-        parse(output, "file", 10, None).unwrap_err().to_string()
+        parse(output, "file", 10, &VolumeGraph::default()).unwrap_err().to_string()
     }
 
     #[test]
     fn a_replicated_file_is_on_every_brick() {
-        let map = parse(REPLICATED, "dir/file", 10, None).unwrap();
+        let map = parse(REPLICATED, "dir/file", 10, &VolumeGraph::default()).unwrap();
         assert_eq!(listed(&map), [(0, 10, vec!["host1", "host2"])]);
     }
 
     #[test]
     fn a_distributed_file_is_on_one_brick() {
-        let map = parse(DISTRIBUTED, "dir/file3", 10, None).unwrap();
+        let map = parse(DISTRIBUTED, "dir/file3", 10, &VolumeGraph::default()).unwrap();
         assert_eq!(listed(&map), [(0, 10, vec!["vm1"])]);
     }
 
     #[test]
     fn an_arbiter_holds_no_data() {
         let graph = VolumeGraph::parse(ARBITER).unwrap();
-        let map = parse(LIVE_ARBITER, "f", 10, Some(&graph)).unwrap();
+        let map = parse(LIVE_ARBITER, "f", 10, &graph).unwrap();
         assert_eq!(listed(&map), [(0, 10, vec!["n1", "n2"])]);
-        let map = parse(LIVE_ARBITER, "f", 10, None).unwrap();
+        let map = parse(LIVE_ARBITER, "f", 10, &VolumeGraph::default()).unwrap();
         assert_eq!(listed(&map), [(0, 10, vec!["n1", "n2", "n3"])]);
     }
 
     #[test]
     fn only_the_first_shard_is_known() {
         let graph = VolumeGraph::parse(SHARDED).unwrap();
-        let map = parse(LIVE_SHARDED, "f", 20_000_000, Some(&graph)).unwrap();
+        let map = parse(LIVE_SHARDED, "f", 20_000_000, &graph).unwrap();
         assert_eq!(listed(&map), [(0, 4 << 20, vec!["n3", "n2"])]);
         assert_eq!(map.chunk_at(4 << 20), None);
     }
@@ -327,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_old_format_names_no_brick() {
-        let map = parse(OLD, "file", 10, None).unwrap();
+        let map = parse(OLD, "file", 10, &VolumeGraph::default()).unwrap();
         assert_eq!(listed(&map), [(0, 10, vec!["host1", "host2.example.org"])]);
     }
 
@@ -348,7 +356,7 @@ mod tests {
     fn a_hostile_name_adds_no_brick() {
         let path = "x> <POSIX(/b):evil:/y\n)";
         let output = REPLICATED.replace("dir/file", path);
-        let map = parse(&output, path, 10, None).unwrap();
+        let map = parse(&output, path, 10, &VolumeGraph::default()).unwrap();
         assert_eq!(listed(&map), [(0, 10, vec!["host1", "host2"])]);
     }
 
@@ -372,8 +380,8 @@ mod tests {
             path in prop_oneof![Just("file".to_owned()), "\\PC{0,3}"],
             size in any::<u64>(),
         ) {
-            let graph = VolumeGraph::parse(&graph).ok();
-            if let Ok(map) = parse(&text, &path, size, graph.as_ref()) {
+            let graph = VolumeGraph::parse(&graph).unwrap_or_default();
+            if let Ok(map) = parse(&text, &path, size, &graph) {
                 prop_assert!(is_sound(&map, size), "{map:?}");
             }
         }

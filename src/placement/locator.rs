@@ -29,7 +29,7 @@ use super::file_placement::{Delivery, FilePlacement};
 use super::learned::LearnedPlacement;
 use super::node_names::NodeNames;
 use super::{ChunkMap, LocalityMap, PlacementError, Provider, Query};
-use crate::volume::{FileVersion, ReplicaSet};
+use crate::volume::{FileVersion, ReplicaId, ReplicaSet};
 
 /// The most queries in flight: a `hadoop` command takes a processor for a second.
 const MAX_QUERIES: usize = 4;
@@ -94,6 +94,15 @@ pub struct PlacementStatus {
     /// Node names that no replica has, in the last answer with any nodes in it: the first few,
     /// and the number of the others.
     pub unmatched: Vec<String>,
+    /// Replicas whose nodes no answer has named so far.
+    #[serde(default)]
+    pub unnamed: Vec<String>,
+    /// The mean time of the answers, milliseconds.
+    #[serde(default)]
+    pub answer_ms: u64,
+    /// What the provider says of the cluster that makes reads less local, one line each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// The locations of a volume's replicas.
@@ -101,8 +110,8 @@ pub struct PlacementStatus {
 pub struct ReplicaTopology {
     /// The names of their nodes.
     pub names: NodeNames,
-    /// The number of replicas.
-    pub replicas: usize,
+    /// The names of the replicas.
+    pub replicas: Vec<String>,
     /// The directory of a replica, for providers that look at the file itself; empty if all replicas
     /// are exports.
     pub directory: PathBuf,
@@ -122,6 +131,8 @@ pub struct Locator {
     answer_count: AtomicU64,
     failure_count: AtomicU64,
     disbelief_count: AtomicU64,
+    /// The time of all answers, microseconds.
+    answer_time_us: AtomicU64,
     is_failing: AtomicBool,
     last_failure: Mutex<Option<String>>,
     unmatched_names: Mutex<UnmatchedNames>,
@@ -131,6 +142,8 @@ pub struct Locator {
 #[derive(Default)]
 struct UnmatchedNames {
     shown: Vec<String>,
+    /// The replicas that answers have named.
+    named: ReplicaSet,
     /// The names that a warning has shown.
     warned: HashSet<String>,
     warnings: usize,
@@ -168,6 +181,7 @@ impl Locator {
             answer_count: AtomicU64::new(0),
             failure_count: AtomicU64::new(0),
             disbelief_count: AtomicU64::new(0),
+            answer_time_us: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
             last_failure: Mutex::new(None),
             unmatched_names: Mutex::default(),
@@ -187,7 +201,7 @@ impl Locator {
         let learned = match &self.source {
             PlacementSource::None => return None,
             PlacementSource::Timing(chunk) => {
-                Some(LearnedPlacement::new(*chunk, self.topology.replicas))
+                Some(LearnedPlacement::new(*chunk, self.topology.replicas.len()))
             }
             PlacementSource::Provider(_) => None,
         };
@@ -268,8 +282,13 @@ impl Locator {
         self.runtime.spawn(async move {
             let asked = QueryGuard { locator: &locator, file: &file, is_finished: false };
             let turn = locator.query_slots.acquire().await;
+            let asked_at = Instant::now();
             let answer = locator.query(&*provider, &file.query).await;
             drop(turn);
+            if answer.is_ok() {
+                let took = asked_at.elapsed().as_micros() as u64;
+                locator.answer_time_us.fetch_add(took, Relaxed);
+            }
             asked.finish(answer, provider.answer_lifetime());
         });
     }
@@ -297,6 +316,8 @@ impl Locator {
         version: FileVersion,
     ) -> Result<Option<ChunkMap>, PlacementError> {
         let PlacementSource::Provider(provider) = &self.source else { return Ok(None) };
+        // What is common to all files must be of now, too.
+        provider.prepare().await;
         let query = Query {
             path: path.to_owned(),
             size: version.size,
@@ -337,6 +358,8 @@ impl Locator {
             let nodes = chunks.nodes().iter().zip(&sets);
             let nameless = nodes.filter(|(_, set)| set.is_empty());
             self.record_unmatched(nameless.map(|(node, _)| &**node).collect());
+            let mut unmatched = self.unmatched_names.lock();
+            unmatched.named = sets.iter().copied().fold(unmatched.named, ReplicaSet::or);
         }
         chunks.to_locality_map(|node| sets[node])
     }
@@ -379,6 +402,7 @@ impl Locator {
 
     /// The state of placement, for `fanfs status`.
     pub fn status(&self) -> PlacementStatus {
+        let unmatched = self.unmatched_names.lock().shown.clone();
         PlacementStatus {
             provider: self.provider_name().to_owned(),
             files: self.files.lock().len(),
@@ -387,8 +411,25 @@ impl Locator {
             failures: self.failure_count.load(Relaxed),
             failing: self.last_failure.lock().clone(),
             contradicted: self.disbelief_count.load(Relaxed),
-            unmatched: self.unmatched_names.lock().shown.clone(),
+            unmatched,
+            unnamed: self.unnamed_replicas(),
+            answer_ms: self.answer_time_us.load(Relaxed)
+                / (1000 * self.answer_count.load(Relaxed)).max(1),
+            notes: match &self.source {
+                PlacementSource::Provider(provider) => provider.notes(),
+                PlacementSource::None | PlacementSource::Timing(_) => Vec::new(),
+            },
         }
+    }
+
+    fn unnamed_replicas(&self) -> Vec<String> {
+        if !matches!(self.source, PlacementSource::Provider(_)) {
+            return Vec::new();
+        }
+        let named = self.unmatched_names.lock().named;
+        let replicas = self.topology.replicas.iter().enumerate();
+        let unnamed = replicas.filter(|(id, _)| !named.contains(ReplicaId::new(*id)));
+        unnamed.map(|(_, name)| name.clone()).collect()
     }
 }
 

@@ -209,9 +209,13 @@ mod tests {
         let limit = Duration::from_secs(10);
         let cat = || template(&["cat", "{path}"]);
         let root = || fixtures.to_owned();
+        let graph = template(&["cat", &format!("{fixtures}glusterfs-volfile-arb.txt")]);
         let providers: [(&str, Box<dyn Provider>); 4] = [
             ("maprfs-large.txt", Box::new(maprfs::MaprFs::new(cat(), root(), limit))),
-            ("glusterfs-old.txt", Box::new(glusterfs::GlusterFs::new(cat(), None, root(), limit))),
+            (
+                "glusterfs-old.txt",
+                Box::new(glusterfs::GlusterFs::new(cat(), Some(graph), root(), limit)),
+            ),
             ("lustre-plain.txt", Box::new(lustre::Lustre::new(cat(), root(), limit))),
             ("beegfs-raid0.txt", Box::new(beegfs::BeeGfs::new(cat(), root(), limit))),
         ];

@@ -71,6 +71,8 @@ pub struct WaitingSegment {
     pub candidates: ReplicaSet,
     /// The holders of its chunk.
     pub holders: Holders,
+    /// The replica that lends it to others, if only that one's node serves it and it is large.
+    pub home: Option<ReplicaId>,
     /// Whether no request waits for it yet.
     pub is_readahead: bool,
     /// Identifies the file that it belongs to.
@@ -269,7 +271,7 @@ impl RemoteMoves {
     /// Whether a segment may leave `home`, where it is planned.
     fn may_lend(&self, demand: &WaitingSegment, home: ReplicaId, limit: LendingLimit) -> bool {
         match limit {
-            _ if demand.holders.sole_holder() != Some(home) => true,
+            _ if demand.home != Some(home) => true,
             LendingLimit::Unlimited => true,
             LendingLimit::Trial => self.lent == 0,
             LendingLimit::Nothing => false,
@@ -325,7 +327,7 @@ impl RemoteMoves {
         self.moved_out[planned.replica] += planned.work;
         self.moved_in[to] += loads[to].cost(Locality::Remote, bytes);
         self.in_flight[to] += bytes;
-        self.lent += usize::from(planned.demand.holders.sole_holder() == Some(planned.replica));
+        self.lent += usize::from(planned.demand.home == Some(planned.replica));
         planned.replica = to;
     }
 }
@@ -406,6 +408,7 @@ mod tests {
             max_reads: 8,
             lending: LendingLimit::Unlimited,
             lent_reads: 0,
+            overdue: 0.0,
         }
     }
 
@@ -433,6 +436,7 @@ mod tests {
             bytes: MIB,
             candidates: all,
             holders: held(all),
+            home: None,
             is_readahead: true,
             file_number: 1,
             start,
@@ -518,22 +522,26 @@ mod tests {
 
     #[test]
     fn a_home_lends_as_much_of_its_own_chunks_as_it_may() {
-        let lent = |holders: Holders, lending: LendingLimit, lent_reads: usize| {
+        let lent = |home: Option<ReplicaId>, lending: LendingLimit, lent_reads: usize| {
+            let holders = held(only(0));
             let mut loads = loads([10.0, 100.0, 100.0]);
             loads[r(0)] = ReplicaLoad { lending, lent_reads, ..loads[r(0)] };
-            let all =
-                (0..20).map(|i| WaitingSegment { holders, is_readahead: false, ..demand(i, 3) });
+            let all = (0..20).map(|i| WaitingSegment {
+                holders,
+                home,
+                is_readahead: false,
+                ..demand(i, 3)
+            });
             let sent = send(&loads, all);
             sent.iter().filter(|(_, replica)| *replica != 0).count()
         };
-        let sole = held(only(0));
-        assert_eq!(lent(sole, LendingLimit::Nothing, 0), 0);
-        assert_eq!(lent(sole, LendingLimit::Trial, 0), 1);
-        assert_eq!(lent(sole, LendingLimit::Trial, 1), 0);
-        assert_eq!(lent(sole, LendingLimit::Unlimited, 0), 4);
-        // Another node's disk may serve it.
-        let elsewhere = Holders { is_held_elsewhere: true, ..sole };
-        assert_eq!(lent(elsewhere, LendingLimit::Nothing, 0), 4);
+        let home = Some(r(0));
+        assert_eq!(lent(home, LendingLimit::Nothing, 0), 0);
+        assert_eq!(lent(home, LendingLimit::Trial, 0), 1);
+        assert_eq!(lent(home, LendingLimit::Trial, 1), 0);
+        assert_eq!(lent(home, LendingLimit::Unlimited, 0), 4);
+        // Another node may serve it, or it is small.
+        assert_eq!(lent(None, LendingLimit::Nothing, 0), 4);
     }
 
     #[test]

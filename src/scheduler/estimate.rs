@@ -93,6 +93,8 @@ pub struct ReplicaLoad {
     pub lending: LendingLimit,
     /// How many of these reads are in flight.
     pub lent_reads: usize,
+    /// Seconds by which the oldest read in flight is overdue.
+    pub overdue: f64,
 }
 
 impl ReplicaLoad {
@@ -384,6 +386,7 @@ impl ReplicaEstimate {
             max_reads: self.limits.max_reads,
             lending: LendingLimit::default(),
             lent_reads: 0,
+            overdue: waited.max(0.0),
         }
     }
 
@@ -415,6 +418,11 @@ impl ReplicaEstimate {
     /// Sets the configured limit of the rate, bytes a second: no more is assumed.
     pub fn set_max_rate(&mut self, rate: Option<u64>) {
         self.max_rate = rate.map_or(f64::INFINITY, |rate| rate as f64);
+    }
+
+    /// Whether all measurements were as fast as memory.
+    pub fn is_memory_speed(&self) -> bool {
+        self.cache_hits.is_memory_speed()
     }
 
     /// Whether the rates are measured ones.

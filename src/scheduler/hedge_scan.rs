@@ -278,6 +278,9 @@ impl<T: Clone> Scheduler<T> {
             }
             if attempt.in_flight.is_none() || hangs && *places > 0 {
                 *places = places.saturating_sub(1);
+                if let Some(read) = attempt.home_read.take() {
+                    self.lending.record_end(read, 0, now);
+                }
                 if let Some(read) = attempt.in_flight.take() {
                     self.estimates[attempt.replica].remove_unmeasured(now, read);
                 }

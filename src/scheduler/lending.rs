@@ -43,6 +43,11 @@ const SLOW_SHARE: f64 = 0.5;
 /// nothing: an estimate decays while reads are in flight.
 const HUNG_SHARE: f64 = 0.2;
 
+/// A home also counts as hung if its oldest read is overdue by the time of this many segments and
+/// this many seconds.
+const HUNG_SEGMENTS: f64 = 4.0;
+const HUNG_SECS: f64 = 0.05;
+
 /// Deliveries that measure a home alone.
 const MIN_ALONE: u32 = 4;
 
@@ -67,11 +72,25 @@ pub struct HomeRead {
     pub is_lent: bool,
 }
 
+/// What is seen of a home now.
+#[derive(Clone, Copy, Debug)]
+pub struct HomeView {
+    /// Its estimated rate, bytes a second.
+    pub rate: f64,
+    /// The best measured rate of all replicas.
+    pub best_rate: f64,
+    /// Seconds by which its oldest read in flight is overdue.
+    pub overdue: f64,
+    /// The usual segment, bytes.
+    pub segment: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Verdict {
     /// A trial is under way, or has not begun.
     Open,
-    Gains,
+    /// Until the homes are measured alone again, from this time on.
+    GainsUntil(Instant),
     /// Until the next trial, at this time.
     UselessUntil(Instant),
 }
@@ -113,6 +132,10 @@ impl Default for Trials {
 impl Trials {
     /// Adds a delivery beside lent segments. True if there is a verdict.
     fn add(&mut self, expected: f64, read: HomeRead, delivered: u64, now: Instant) -> bool {
+        if matches!(self.verdict, Verdict::UselessUntil(until) if now < until) {
+            // Something else than a trial has lent it.
+            return false;
+        }
         let keep = 1.0 - 1.0 / GAIN_SAMPLES;
         self.expected = self.expected * keep + expected;
         self.delivered = self.delivered * keep + delivered as f64;
@@ -122,7 +145,7 @@ impl Trials {
             return false;
         }
         if self.delivered >= MIN_GAIN * self.expected {
-            self.verdict = Verdict::Gains;
+            self.verdict = Verdict::GainsUntil(now + LONGEST_RETRY);
             self.retry = FIRST_RETRY;
             return true;
         }
@@ -141,8 +164,8 @@ struct Home {
     own: usize,
     /// Reads of its chunks in flight to others.
     lent: usize,
-    /// The last delivery of one of its chunks, if nothing of these counts has changed since whether
-    /// they are 0.
+    /// The last delivery of one of its chunks, or the last change of whether `own` and `lent` are 0.
+    /// `None` without reads of its own.
     since: Option<Instant>,
     alone: RateMeter,
     alone_count: u32,
@@ -160,7 +183,10 @@ impl Home {
         let Some(rate) = self.alone_rate() else { return };
         if rate < self.judged_rate * SLOW_SHARE {
             self.judged_rate = rate;
-            self.own_trials = Some(Trials::default());
+            let own = self.own_trials.get_or_insert_default();
+            own.verdict = Verdict::Open;
+        } else if self.own_trials.is_some() && rate > self.judged_rate / SLOW_SHARE {
+            self.own_trials = None;
         }
     }
 
@@ -184,17 +210,21 @@ impl LendingGain {
         self.change_counts(read, now, |count| count + 1);
     }
 
-    /// Records its end; `delivered` is 0 if it failed.
+    /// Records its end; `delivered` is 0 if it failed, hung, or came from a cache.
     pub fn record_end(&mut self, read: HomeRead, delivered: u64, now: Instant) {
         if delivered > 0 {
             self.record_delivery(read, delivered, now);
+        } else if let Some(since) = &mut self.homes[read.home].since {
+            *since = now;
         }
         self.change_counts(read, now, |count| count - 1);
     }
 
     fn record_delivery(&mut self, read: HomeRead, bytes: u64, now: Instant) {
+        self.end_gains(now);
         let home = &mut self.homes[read.home];
-        let Some(since) = home.since.replace(now) else { return };
+        let Some(since) = home.since else { return };
+        home.since = Some(now);
         let took = now.saturating_duration_since(since);
         if home.lent == 0 {
             home.add_alone(took, bytes);
@@ -214,6 +244,17 @@ impl LendingGain {
         }
     }
 
+    /// Lending that gains is tried again after a while: the homes' rates alone have become old.
+    fn end_gains(&mut self, now: Instant) {
+        if matches!(self.common.verdict, Verdict::GainsUntil(until) if now >= until) {
+            self.common = Trials::default();
+            for (_, home) in self.homes.iter_mut() {
+                home.alone_count = 0;
+                home.own_trials = None;
+            }
+        }
+    }
+
     fn change_counts(&mut self, read: HomeRead, now: Instant, change: fn(usize) -> usize) {
         let home = &mut self.homes[read.home];
         let was = (home.own > 0, home.lent > 0);
@@ -226,18 +267,24 @@ impl LendingGain {
         }
     }
 
-    /// How much of a home's chunks may be lent now. `rate` is its present rate, `best` the best
-    /// measured one of all replicas.
-    pub fn limit(&self, home: ReplicaId, rate: f64, best: f64, now: Instant) -> LendingLimit {
+    /// How much of a home's chunks may be lent now.
+    pub fn limit(&self, home: ReplicaId, seen: HomeView, now: Instant) -> LendingLimit {
         let home = &self.homes[home];
         let alone = home.alone_rate();
         // Beside lent segments a home that works is slower, too.
-        let share = HUNG_SHARE / (1 + home.lent) as f64;
-        let is_hung = rate < alone.unwrap_or(best) * share;
+        let sharers = (1 + home.lent) as f64;
+        let usual = match alone {
+            Some(alone) => alone,
+            None if home.alone_count == 0 => seen.best_rate,
+            None => 0.0,
+        };
+        let patience = HUNG_SEGMENTS * seen.segment as f64 * sharers / usual.max(1.0);
+        let is_hung = seen.rate < usual * HUNG_SHARE / sharers
+            || usual > 0.0 && seen.overdue > patience + HUNG_SECS;
         match home.own_trials.as_ref().unwrap_or(&self.common).verdict {
-            Verdict::Gains => LendingLimit::Unlimited,
             _ if is_hung => LendingLimit::Unlimited,
             _ if alone.is_none() => LendingLimit::Nothing,
+            Verdict::GainsUntil(_) => LendingLimit::Unlimited,
             Verdict::UselessUntil(until) if now < until => LendingLimit::Nothing,
             Verdict::Open | Verdict::UselessUntil(_) => LendingLimit::Trial,
         }
@@ -247,14 +294,16 @@ impl LendingGain {
     pub fn has_room(&self, limit: LendingLimit) -> bool {
         match limit {
             LendingLimit::Nothing => false,
-            LendingLimit::Trial => self.homes.iter().all(|(_, home)| home.lent == 0),
+            LendingLimit::Trial => self.homes.iter().all(|(id, _)| self.lent_reads(id) == 0),
             LendingLimit::Unlimited => true,
         }
     }
 
-    /// Reads in flight of a home's chunks to other replicas.
+    /// Reads in flight of a home's chunks to other replicas, beside reads of its own. Without these
+    /// nothing was lent: the home is not asked at all.
     pub fn lent_reads(&self, home: ReplicaId) -> usize {
-        self.homes[home].lent
+        let home = &self.homes[home];
+        if home.own > 0 { home.lent } else { 0 }
     }
 }
 
@@ -271,6 +320,10 @@ mod tests {
         gain: LendingGain,
     }
 
+    fn view(rate: f64, overdue: f64) -> HomeView {
+        HomeView { rate, best_rate: RATE, overdue, segment: MIB }
+    }
+
     fn home(i: usize) -> ReplicaId {
         ReplicaId::new(i)
     }
@@ -281,7 +334,7 @@ mod tests {
         }
 
         fn limit(&self, of: usize) -> LendingLimit {
-            self.gain.limit(home(of), RATE, RATE, self.now)
+            self.gain.limit(home(of), view(RATE, 0.0), self.now)
         }
 
         /// The home of number `of` delivers `segments` at `rate`, with one in flight.
@@ -349,23 +402,31 @@ mod tests {
         cluster.alone(0, 20, RATE);
         cluster.beside_lent(0, 20, 1.6 * RATE);
         assert_eq!(cluster.limit(0), LendingLimit::Unlimited);
-        // The gateway has become quicker.
-        cluster.alone(0, 20, 1.6 * RATE);
+        // Lending goes on, and for a while only that: then the home is measured alone again.
         cluster.beside_lent(0, 200, 1.6 * RATE);
+        cluster.now += LONGEST_RETRY;
+        cluster.beside_lent(0, 2, 1.6 * RATE);
         assert_eq!(cluster.limit(0), LendingLimit::Nothing);
+        cluster.alone(0, 20, 1.6 * RATE);
+        cluster.beside_lent(0, 20, 1.6 * RATE);
+        assert_eq!(cluster.limit(0), LendingLimit::Nothing, "the gateway has become quicker");
     }
 
     #[test]
     fn a_hung_home_lends_regardless_and_a_slow_one_for_a_trial() {
         let mut cluster = Cluster::new();
-        let limit =
-            |cluster: &Cluster, rate: f64| cluster.gain.limit(home(0), rate, RATE, cluster.now);
+        let limit = |cluster: &Cluster, rate: f64| {
+            cluster.gain.limit(home(0), view(rate, 0.0), cluster.now)
+        };
         assert_eq!(limit(&cluster, 0.1 * RATE), LendingLimit::Unlimited, "not measured yet");
         cluster.alone(0, 20, RATE);
         cluster.beside_lent(0, 20, RATE);
         assert_eq!(limit(&cluster, 0.6 * RATE), LendingLimit::Nothing);
         // It hangs: its rate decays.
         assert_eq!(limit(&cluster, 0.1 * RATE), LendingLimit::Unlimited);
+        let overdue = |secs: f64| cluster.gain.limit(home(0), view(RATE, secs), cluster.now);
+        assert_eq!(overdue(0.2), LendingLimit::Nothing);
+        assert_eq!(overdue(0.3), LendingLimit::Unlimited);
         // It delivers, slowly: what was learned no longer holds for it.
         cluster.alone(1, 20, RATE);
         cluster.alone(0, 20, 0.3 * RATE);
@@ -373,6 +434,25 @@ mod tests {
         assert_eq!(cluster.limit(1), LendingLimit::Nothing);
         cluster.beside_lent(0, 20, 0.3 * RATE);
         assert_eq!(limit(&cluster, 0.3 * RATE), LendingLimit::Nothing);
+    }
+
+    #[test]
+    fn reads_of_a_home_that_is_not_asked_are_no_evidence() {
+        let mut cluster = Cluster::new();
+        cluster.alone(0, 20, RATE);
+        // It is ejected: another replica reads its chunks, two at a time, at any rate.
+        let lent = HomeRead { home: home(0), is_lent: true };
+        for rate in [4.0 * RATE, 0.5 * RATE] {
+            cluster.gain.record_sent(lent, cluster.now);
+            for _ in 0..50 {
+                cluster.gain.record_sent(lent, cluster.now);
+                cluster.now += Duration::from_secs_f64(MIB as f64 / rate);
+                cluster.gain.record_end(lent, MIB, cluster.now);
+            }
+            assert_eq!(cluster.limit(0), LendingLimit::Trial);
+            assert!(cluster.gain.has_room(LendingLimit::Trial));
+            cluster.gain.record_end(lent, 0, cluster.now);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::rate::Locality;
 use super::{AttemptId, Dispatch, Scheduler, estimate};
+use crate::replicas::health::HealthState;
 use crate::replicas::health_board::HealthBoard;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
@@ -36,19 +37,24 @@ impl<T: Clone> Scheduler<T> {
         if self.has_recent_probe(now) {
             return;
         }
+        // A probe of a replica that must borrow the segment counts as lent.
         let fastest = self.best_rate_except(None, now);
+        let may_lend: ReplicaMap<bool> = self.estimates.map(|id, estimate| {
+            let seen = self.home_view(&estimate.load(now), fastest);
+            self.lending.has_room(self.lending.limit(id, seen, now))
+        });
         for replica in usable.iter() {
             let Some(since) = self.estimates[replica].idle_since() else { continue };
             let idle = now.saturating_duration_since(since);
             let last = self.queue.last_entry();
             let Some(last) = last.filter(|last| {
                 let want = last.get();
-                let home = want.holders.sole_holder().filter(|home| *home != replica);
+                // One that is on trial itself must be able to prove its rate.
+                let is_free = health.state(replica) == HealthState::Probing;
+                let home = want.home(self.policy.segment).filter(|home| *home != replica);
+                let home = home.filter(|_| !is_free);
                 want.eligible_replicas(usable, &self.hung_files).contains(replica)
-                    && home.is_none_or(|home| {
-                        let rate = self.estimates[home].load(now).rate.local;
-                        self.lending.has_room(self.lending.limit(home, rate, fastest, now))
-                    })
+                    && home.is_none_or(|home| may_lend[home])
             }) else {
                 continue;
             };

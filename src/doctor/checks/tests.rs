@@ -190,7 +190,21 @@ const PLANTS: &[Plant] = &[
         export(f, 1);
         connection(f, 1).out_of_order = 2000;
     }),
+    ("placement.answers", W, |f| placement(f).failing = Some("no answer within 20s".into())),
+    ("placement.answers", W, |f| placement(f).bytes_unknown = 21 << 30),
+    ("placement.names", W, |f| placement(f).unmatched.push("n9".into())),
+    ("placement.storage", W, |f| {
+        let name = f.replicas[1].name.clone();
+        placement(f).unnamed.push(name);
+    }),
+    ("placement.primaries", W, |f| {
+        placement(f).notes.push("osd.1 on n2 has the primary affinity 0".into());
+    }),
 ];
+
+fn placement(facts: &mut DoctorFacts) -> &mut PlacementFacts {
+    facts.placement.as_mut().expect("the volume has a provider")
+}
 
 /// The calls of a replica that is an export.
 fn calls(facts: &mut DoctorFacts) -> &mut ExportCallStats {
@@ -324,6 +338,16 @@ const HARMLESS: &[fn(&mut DoctorFacts)] = &[
     |f| measured(f).alone[1].rate = Some(70e6),
     |f| measured(f).together.rate = Some(250e6),
     |f| measured(f).alone[1].latency_ms = Some(4.0),
+    // Too little was read, or asked about.
+    |f| {
+        placement(f).bytes = 200 << 20;
+        placement(f).bytes_unknown = 200 << 20;
+    },
+    |f| {
+        let name = f.replicas[1].name.clone();
+        placement(f).unnamed.push(name);
+        placement(f).answers = 3;
+    },
 ];
 
 #[test]

@@ -14,11 +14,14 @@
 //! an OSD below no host is a node by its own name, `osd.2`.
 
 use std::collections::HashMap;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::object_hash::{RJENKINS, placement_group};
-use crate::placement::chunks::Copies;
+use crate::placement::chunks::{Copies, MAX_COPIES};
 use crate::placement::tool::expected_error;
 use crate::placement::{PlacementError, Result};
 
@@ -28,6 +31,9 @@ pub const COMMANDS: &str = "osd pool ls detail\nosd tree\npg dump pgs_brief\n";
 /// The most placement groups of a pool; Ceph's own limit is 65536 unless it is raised.
 const MAX_GROUPS: u32 = 1 << 24;
 
+/// The most OSDs with a low primary affinity that are listed.
+const MAX_LOW_AFFINITIES: usize = 8;
+
 /// The state of a cluster, as far as placement depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterMap {
@@ -36,6 +42,8 @@ pub struct ClusterMap {
     groups: HashMap<(u64, u32), Group>,
     /// The host of each OSD, or its own name if it is below none.
     hosts: HashMap<i64, String>,
+    /// OSDs that serve fewer reads than they could, one line each.
+    low_affinities: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -67,16 +75,46 @@ struct TreeNode {
     kind: String,
     #[serde(default)]
     children: Vec<i64>,
+    /// The chance, 0 to 1, that an OSD is the primary of a group that it could be the primary of.
+    primary_affinity: Option<f64>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Groups {
-    Wrapped {
-        pg_stats: Vec<GroupState>,
-    },
-    /// As before Ceph 14.
-    List(Vec<GroupState>),
+/// The states of all groups: in an object, or a list before Ceph 14.
+struct Groups(Vec<GroupState>);
+
+impl<'de> Deserialize<'de> for Groups {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct GroupsVisitor;
+        impl<'de> Visitor<'de> for GroupsVisitor {
+            type Value = Vec<GroupState>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with `pg_stats`, or a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                list: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                let mut states = None;
+                while let Some(key) = map.next_key::<String>()? {
+                    match &*key {
+                        "pg_stats" => states = Some(map.next_value()?),
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                states.ok_or_else(|| serde::de::Error::missing_field("pg_stats"))
+            }
+        }
+        from.deserialize_any(GroupsVisitor).map(Self)
+    }
 }
 
 #[derive(Deserialize)]
@@ -105,12 +143,23 @@ impl ClusterMap {
         for host in tree.nodes.iter().filter(|node| node.kind == "host") {
             hosts.extend(host.children.iter().map(|osd| (*osd, host.name.clone())));
         }
-        let (Groups::Wrapped { pg_stats: states } | Groups::List(states)) = groups;
+        let Groups(states) = groups;
+        if let Some(state) = states.iter().find(|state| state.acting.len() > MAX_COPIES) {
+            let what = format!("a placement group has {} OSDs", state.acting.len());
+            return Err(PlacementError::InvalidAnswer(what));
+        }
         let groups = states.into_iter().filter_map(|state| {
             let group = Group { primary: state.acting_primary, acting: state.acting };
             Some((parse_group_id(&state.pgid)?, group))
         });
-        Ok(Self { pools, hosts, groups: groups.collect() })
+        let groups = groups.collect();
+        let low_affinities = low_affinities(&tree.nodes, &hosts);
+        Ok(Self { pools, groups, hosts, low_affinities })
+    }
+
+    /// OSDs with a primary affinity below 1, one line each, and the number of further ones.
+    pub fn low_affinities(&self) -> &[String] {
+        &self.low_affinities
     }
 
     /// The pool of this name, or number where a client does not know the name.
@@ -156,6 +205,23 @@ impl<'m> PoolMap<'m> {
             spare: others.filter_map(|osd| self.cluster.node(*osd)).collect(),
         })
     }
+}
+
+fn low_affinities(nodes: &[TreeNode], hosts: &HashMap<i64, String>) -> Vec<String> {
+    let affinity = |node: &TreeNode| node.primary_affinity.filter(|affinity| *affinity < 0.999);
+    let low = nodes.iter().filter_map(|node| Some((node, affinity(node)?)));
+    let mut lines: Vec<String> = low
+        .map(|(node, affinity)| {
+            let host = hosts.get(&node.id).map_or("no host", |host| host);
+            format!("{} on {host} has the primary affinity {affinity}", node.name)
+        })
+        .collect();
+    if lines.len() > MAX_LOW_AFFINITIES {
+        let further = lines.len() - MAX_LOW_AFFINITIES;
+        lines.truncate(MAX_LOW_AFFINITIES);
+        lines.push(format!("{further} further OSDs have one below 1"));
+    }
+    lines
 }
 
 fn next_answer<'de, T: Deserialize<'de>>(
@@ -232,6 +298,13 @@ pub(super) mod tests {
         assert!(!located(
             &CLUSTER.replace("\"type\":\"osd\"", "\"type\":\"x\"").replace("[1]", "[]")
         ));
+    }
+
+    #[test]
+    fn low_primary_affinities_are_listed() {
+        assert_eq!(parse(CLUSTER).low_affinities(), [""; 0]);
+        let low = CLUSTER.replacen("\"primary_affinity\":1}", "\"primary_affinity\":0.25}", 1);
+        assert_eq!(parse(&low).low_affinities(), ["osd.0 on n1 has the primary affinity 0.25"]);
     }
 
     #[test]

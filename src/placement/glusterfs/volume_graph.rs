@@ -150,7 +150,7 @@ fn paragraphs(text: &str) -> Result<Vec<Paragraph<'_>>> {
 }
 
 fn is_off(value: &str) -> bool {
-    ["off", "no", "false", "0", "disable"].contains(&value)
+    ["off", "no", "false", "0", "disable"].iter().any(|off| value.eq_ignore_ascii_case(off))
 }
 
 /// A size as GlusterFS writes it: `64MB` has 64 x 1024 x 1024 bytes.

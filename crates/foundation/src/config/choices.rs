@@ -115,7 +115,7 @@ pub enum ClusterTool {
     MapRfs,
     /// `hdfs fsck`
     Hdfs,
-    /// `ceph osd map`
+    /// The map of the cluster, by `ceph`.
     CephFs,
     /// The `pathinfo` extended attribute.
     GlusterFs,

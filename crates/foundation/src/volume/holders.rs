@@ -6,7 +6,7 @@ use super::{ReplicaId, ReplicaSet};
 ///
 /// Which copy a gateway reads depends on the cluster. Gateways of HDFS read their own node's copy.
 /// Those of Ceph read the primary copy, wherever the others are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Holders {
     /// The replicas on nodes with a copy that their gateway reads.
     pub local: ReplicaSet,
@@ -34,14 +34,14 @@ impl Holders {
     }
 
     /// The nearest of `candidates`. A spare copy is read after the node of a local replica has
-    /// failed.
+    /// failed; where the node that is read has no replica, it does not count.
     pub fn nearest(self, candidates: ReplicaSet) -> ReplicaSet {
         let local = candidates.and(self.local);
         let spare = candidates.and(self.spare);
         match (local.is_empty(), spare.is_empty()) {
             (false, _) => local,
-            (true, false) => spare,
-            (true, true) => candidates,
+            (true, false) if !self.is_held_elsewhere => spare,
+            (true, _) => candidates,
         }
     }
 }
@@ -62,6 +62,7 @@ mod tests {
         assert_eq!(Holders::UNKNOWN.nearest(set(&[2, 3])), set(&[2, 3]));
         assert_eq!(holders.sole_holder(), Some(ReplicaId::new(0)));
         let elsewhere = Holders { is_held_elsewhere: true, ..holders };
+        assert_eq!(elsewhere.nearest(set(&[1, 2])), set(&[1, 2]));
         let two = Holders::local(set(&[0, 1]));
         for holders in [elsewhere, two, Holders::UNKNOWN, Holders::local(set(&[]))] {
             assert_eq!(holders.sole_holder(), None);

@@ -53,7 +53,9 @@ pub(super) fn visible_columns(replicas: &[ReplicaRow], width: usize) -> Vec<Colu
         health,
         number_column(["READ", "MiB/s"], 7, 2, |row| format_mib(row.bytes_per_second)),
         number_column(["", "SHARE"], 5, 3, |row| format_percent(row.share)),
-        number_column(["% OF", "EST. BW"], 7, 4, |row| format_percent(row.estimate_ratio)),
+        number_column(["% OF", "EST. BW"], 7, 4, |row| {
+            row.estimated_bandwidth.map_or("-".to_owned(), |_| format_percent(row.estimate_ratio))
+        }),
         text("", 12, 11, |row| format!("[{}]", gauge_bar(row.estimate_ratio, 10))),
         number_column(["EST. BW", "MiB/s"], 7, 8, |row| {
             row.estimated_bandwidth.map_or("-".to_owned(), format_mib)

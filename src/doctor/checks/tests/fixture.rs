@@ -24,6 +24,14 @@ pub(crate) fn healthy() -> DoctorFacts {
         }],
         replicas: (1..=3).map(healthy_replica).collect(),
         measured: Some(healthy_rates()),
+        placement: Some(PlacementFacts {
+            provider: "cephfs".into(),
+            answers: 100,
+            answer_ms: 10,
+            bytes: 100 << 30,
+            bytes_unknown: 1 << 30,
+            ..PlacementFacts::default()
+        }),
         ..DoctorFacts::default()
     }
 }
