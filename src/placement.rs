@@ -80,8 +80,8 @@ pub trait Provider: Send + Sync {
     /// Its name, as in `[placement] provider`.
     fn name(&self) -> &'static str;
 
-    /// Called once before the first query, when the volume begins to serve: the time to fetch what
-    /// is common to all files.
+    /// Called once before the first query, when the volume begins to serve: the time to fetch facts
+    /// that are common to all files.
     fn prepare(&self) -> PrepareFuture<'_> {
         Box::pin(std::future::ready(()))
     }
@@ -91,7 +91,7 @@ pub trait Provider: Send + Sync {
         true
     }
 
-    /// What it knows of the cluster that makes reads less local, one line each.
+    /// Facts about the cluster that make reads less local, one line each.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }

@@ -503,15 +503,7 @@ impl<T: Clone> Scheduler<T> {
     ) -> Option<FinishedAttempt> {
         let mut attempt = self.attempts.remove(&attempt)?;
         let replica = attempt.replica;
-        if attempt.is_hedge || attempt.is_hedged {
-            let has_delivered = matches!(outcome, AttemptOutcome::Delivered(_));
-            let same = self.attempts.values_mut().filter(|a| a.segment_key == attempt.segment_key);
-            for other in same {
-                other.is_delivered_elsewhere |= has_delivered;
-                // A failed hedge leaves the late attempt to be hedged once more.
-                other.is_hedged &= has_delivered || !attempt.is_hedge;
-            }
-        }
+        self.update_other_attempts(&attempt, outcome);
         let estimate = &mut self.estimates[replica];
         let took = now.saturating_duration_since(attempt.read.at);
         let mut service = None;
@@ -556,7 +548,7 @@ impl<T: Clone> Scheduler<T> {
         })
     }
 
-    /// What is seen of a replica that may lend its chunks.
+    /// The view of a replica that may lend its chunks.
     fn home_view(&self, load: &estimate::ReplicaLoad, best_rate: f64) -> HomeView {
         HomeView {
             rate: load.rate.local,

@@ -228,8 +228,8 @@ fn small_random_reads_get_no_readahead() {
     assert!(delivered as f64 <= 1.05 * outcome.bytes as f64, "{delivered}");
 }
 
-/// Three nodes whose disks are the bottleneck, chunks of 4 MiB with one copy each: what is lent takes
-/// from the disk as much as it adds, and crosses the network.
+/// Three nodes whose disks are the bottleneck, chunks of 4 MiB with one copy each: a lent
+/// segment takes from the disk as much as it adds, and crosses the network.
 #[test]
 fn chunks_of_one_copy_stay_where_their_disk_is_the_bottleneck() {
     for seed in 0..5 {

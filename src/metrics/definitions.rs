@@ -319,10 +319,13 @@ fn health_changes(status: &Status) -> Vec<LabeledValue> {
     status.replicas.iter().map(row).collect()
 }
 
+/// A locality's name, and its value if there is one.
+type LocalityValue = (&'static str, Option<u64>);
+
 /// One value of a replica for each locality of chunks.
 fn rows_by_locality<const N: usize>(
     status: &Status,
-    values: fn(&ReplicaStatus) -> [(&'static str, Option<u64>); N],
+    values: fn(&ReplicaStatus) -> [LocalityValue; N],
 ) -> Vec<LabeledValue> {
     let rows = status.replicas.iter().flat_map(|replica| {
         values(replica).into_iter().filter_map(|(locality, value)| {

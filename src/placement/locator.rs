@@ -100,7 +100,7 @@ pub struct PlacementStatus {
     /// The mean time of the answers, milliseconds.
     #[serde(default)]
     pub answer_ms: u64,
-    /// What the provider says of the cluster that makes reads less local, one line each.
+    /// Facts about the cluster that make reads less local, one line each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -316,7 +316,7 @@ impl Locator {
         version: FileVersion,
     ) -> Result<Option<ChunkMap>, PlacementError> {
         let PlacementSource::Provider(provider) = &self.source else { return Ok(None) };
-        // What is common to all files must be of now, too.
+        // Facts that are common to all files must be of now, too.
         provider.prepare().await;
         let query = Query {
             path: path.to_owned(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::estimate::ReplicaEstimate;
 use super::rate::Locality;
-use super::{Attempt, LateAttempt, Scheduler, SegmentNeed};
+use super::{Attempt, AttemptOutcome, LateAttempt, Scheduler, SegmentNeed};
 use crate::replicas::health::HealthReason;
 use crate::replicas::health_board::HealthBoard;
 use crate::replicas::hedge_budget::{HedgeBudget, HedgePrice};
@@ -255,6 +255,20 @@ impl<T: Clone> Scheduler<T> {
             is_compared.then(|| estimate.recent_local_rate(now)).flatten()
         });
         health.eject_slow(&rates, now);
+    }
+
+    /// Updates the other attempts of a segment when one of them has ended.
+    pub(super) fn update_other_attempts(&mut self, ended: &Attempt<T>, outcome: AttemptOutcome) {
+        if !ended.is_hedge && !ended.is_hedged {
+            return;
+        }
+        let has_delivered = matches!(outcome, AttemptOutcome::Delivered(_));
+        let same = self.attempts.values_mut().filter(|a| a.segment_key == ended.segment_key);
+        for other in same {
+            other.is_delivered_elsewhere |= has_delivered;
+            // A failed hedge leaves the late attempt to be hedged once more.
+            other.is_hedged &= has_delivered || !ended.is_hedge;
+        }
     }
 
     /// Removes hung attempts from their replica's in-flight limit, at most as many as that limit:

@@ -7,7 +7,7 @@
 //! replica's rate tells the two cases apart: beside lent segments the home itself measures less.
 //!
 //! So a [`LendingGain`] compares what a home's chunks are delivered at while some of them are lent,
-//! by the home and all borrowers together, with the home's rate alone. What it learns counts for
+//! by the home and all borrowers together, with the home's rate alone. The result counts for
 //! all homes: they are nodes of one cluster. Until then one segment at a time is lent, for a trial.
 //! If that gains nothing, the next trial is after [`FIRST_RETRY`], and later each time. A home that
 //! has become much slower than it was has trials of its own.
@@ -72,7 +72,7 @@ pub struct HomeRead {
     pub is_lent: bool,
 }
 
-/// What is seen of a home now.
+/// The present state of a home.
 #[derive(Clone, Copy, Debug)]
 pub struct HomeView {
     /// Its estimated rate, bytes a second.
@@ -427,7 +427,7 @@ mod tests {
         let overdue = |secs: f64| cluster.gain.limit(home(0), view(RATE, secs), cluster.now);
         assert_eq!(overdue(0.2), LendingLimit::Nothing);
         assert_eq!(overdue(0.3), LendingLimit::Unlimited);
-        // It delivers, slowly: what was learned no longer holds for it.
+        // It delivers, slowly: the verdict no longer holds for it.
         cluster.alone(1, 20, RATE);
         cluster.alone(0, 20, 0.3 * RATE);
         assert_eq!(limit(&cluster, 0.3 * RATE), LendingLimit::Trial);

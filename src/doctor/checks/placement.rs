@@ -89,7 +89,7 @@ pub(super) fn names(facts: &DoctorFacts) -> CheckOutcome {
     })
 }
 
-/// Replicas on nodes that hold none of what was read.
+/// Replicas on nodes that hold none of the chunks read so far.
 pub(super) fn storage(facts: &DoctorFacts) -> CheckOutcome {
     check_placement(facts, |placement| {
         let is_unnamed = |i: &usize| placement.unnamed.contains(&facts.replicas[*i].name);

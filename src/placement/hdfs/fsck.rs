@@ -42,12 +42,8 @@ impl Fsck {
     async fn query(&self, query: &Query) -> Result<ChunkMap> {
         let path = path_below(&self.root, &query.path);
         let local = query.replica.join(&query.path);
-        let values = TemplateValues {
-            path: &path,
-            local: local.as_os_str().as_bytes(),
-            size: query.size,
-            ..TemplateValues::default()
-        };
+        let values =
+            TemplateValues { path: &path, local: local.as_os_str().as_bytes(), size: query.size };
         let output = self.template.run_any_status(&values, self.timeout).await?;
         let answer = || parse(&String::from_utf8_lossy(&output.stdout), query.size);
         match output.failure {
