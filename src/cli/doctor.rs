@@ -175,14 +175,11 @@ fn placement_facts(volume: &str) -> Option<PlacementFacts> {
         |status: &&Status| !["none", "learned"].contains(&&*status.placement.provider);
     let status = statuses.iter().find(has_provider)?;
     let placement = status.placement.clone();
-    let counters = || status.replicas.iter().map(|replica| &replica.counters);
     Some(PlacementFacts {
         provider: placement.provider,
-        answers: placement.answers,
+        located: placement.located,
         answer_ms: placement.answer_ms,
         failing: placement.failing,
-        bytes: counters().map(|counters| counters.bytes).sum(),
-        bytes_unknown: counters().map(|counters| counters.bytes_unknown).sum(),
         unmatched: placement.unmatched,
         unnamed: placement.unnamed,
         notes: placement.notes,

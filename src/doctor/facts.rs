@@ -47,16 +47,12 @@ pub struct DoctorFacts {
 pub struct PlacementFacts {
     /// The provider.
     pub provider: String,
-    /// Queries that were answered.
-    pub answers: u64,
-    /// The mean time of these answers, milliseconds.
+    /// Files whose chunks were located.
+    pub located: u64,
+    /// The mean time of an answer, milliseconds.
     pub answer_ms: u64,
     /// Why the last query failed, if it did.
     pub failing: Option<String>,
-    /// Bytes that replicas have delivered.
-    pub bytes: u64,
-    /// Those of them that were read before their placement was known.
-    pub bytes_unknown: u64,
     /// Names of nodes that no replica has.
     pub unmatched: Vec<String>,
     /// Replicas whose nodes no answer has named.

@@ -24,6 +24,7 @@ const NOT_METRICS: &[(&str, &str)] = &[
     ("affinities[].replicas[]", "the configuration says so"),
     ("placement.unnamed[]", "fanfs doctor reports it"),
     ("placement.notes[]", "fanfs doctor reports it"),
+    ("placement.located", "fanfs_placement_answers_total counts answers"),
     ("placement.answer_ms", "a mean of all answers, which a rate cannot use"),
 ];
 

@@ -28,6 +28,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinHandle;
 
 use super::chunks::{ChunkMap, ChunkMapBuilder};
 use super::command::CommandTemplate;
@@ -124,7 +126,7 @@ struct ClusterSource {
     fetching: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The last results of fetching a map, with the times of the questions.
+/// The last results of fetching a map, with the times when they came.
 #[derive(Default)]
 struct KnownCluster {
     map: Option<(Instant, Arc<ClusterMap>)>,
@@ -132,69 +134,94 @@ struct KnownCluster {
     failure: Option<(Instant, String)>,
 }
 
+impl KnownCluster {
+    /// The last result that came at `since` or later.
+    fn result_since(&self, since: Instant) -> Option<Result<Arc<ClusterMap>>> {
+        match (&self.map, &self.failure) {
+            (_, Some((came, what))) if *came >= since => {
+                let at = "the cluster's map".to_owned();
+                Some(Err(PlacementError::ServiceFailed { at, what: what.clone() }))
+            }
+            (Some((came, map)), _) if *came >= since => Some(Ok(Arc::clone(map))),
+            _ => None,
+        }
+    }
+}
+
 impl ClusterSource {
     /// The last map, and its age.
     fn known(&self) -> Option<(Duration, Arc<ClusterMap>)> {
         let known = self.known.lock();
-        known.map.as_ref().map(|(asked, map)| (asked.elapsed(), Arc::clone(map)))
+        known.map.as_ref().map(|(came, map)| (came.elapsed(), Arc::clone(map)))
     }
 
     /// The last result, if it is of now: a failure counts as long as a map does, so that not every
     /// caller waits for the next one.
     fn recent(&self) -> Option<Result<Arc<ClusterMap>>> {
-        let known = self.known.lock();
-        let is_recent = |asked: &Instant| asked.elapsed() < MAP_LIFETIME;
-        match (&known.map, &known.failure) {
-            (_, Some((asked, what))) if is_recent(asked) => {
-                let at = "the cluster's map".to_owned();
-                Some(Err(PlacementError::ServiceFailed { at, what: what.clone() }))
-            }
-            (Some((asked, map)), _) if is_recent(asked) => Some(Ok(Arc::clone(map))),
-            _ => None,
-        }
+        let oldest = Instant::now().checked_sub(MAP_LIFETIME)?;
+        self.known.lock().result_since(oldest)
     }
 
-    /// A map. An old one is returned at once while a new one is fetched.
+    /// A map. An old one is returned at once while a new one is fetched, and after a failure.
     async fn map(self: &Arc<Self>) -> Result<Arc<ClusterMap>> {
-        if let Some(result) = self.recent() {
-            return result;
-        }
-        match self.known() {
-            Some((age, map)) if age < STALE_MAP_LIFETIME => {
-                if let Ok(fetching) = Arc::clone(&self.fetching).try_lock_owned() {
-                    let source = Arc::clone(self);
-                    tokio::spawn(async move {
-                        let _fetching = fetching;
-                        // `recent` has the failure for the next query.
-                        let _ = source.fetch_locked().await;
-                    });
+        let recent = self.recent();
+        match (self.known(), recent) {
+            (_, Some(Ok(map))) => Ok(map),
+            (Some((age, map)), recent) if age < STALE_MAP_LIFETIME => {
+                if recent.is_none()
+                    && let Ok(fetching) = Arc::clone(&self.fetching).try_lock_owned()
+                {
+                    self.spawn_fetch(fetching);
                 }
                 Ok(map)
             }
-            _ => self.fetch().await,
+            (_, Some(failure)) => failure,
+            (_, None) => self.fetch().await,
         }
     }
 
     /// A map of now. All callers that ask meanwhile get the same one, or the same failure.
-    async fn fetch(&self) -> Result<Arc<ClusterMap>> {
-        let _fetching = self.fetching.lock().await;
-        match self.recent() {
+    async fn fetch(self: &Arc<Self>) -> Result<Arc<ClusterMap>> {
+        let began = Instant::now();
+        let fetching = Arc::clone(&self.fetching).lock_owned().await;
+        if let Some(result) = self.recent() {
+            return result;
+        }
+        let result = self.known.lock().result_since(began);
+        match result {
             Some(result) => result,
-            None => self.fetch_locked().await,
+            None => {
+                let fetch = self.spawn_fetch(fetching).await;
+                fetch.unwrap_or_else(|error| Err(PlacementError::from_panic(&error)))
+            }
         }
     }
 
-    async fn fetch_locked(&self) -> Result<Arc<ClusterMap>> {
-        let asked = Instant::now();
-        let result = self.run_tool().await;
-        let mut known = self.known.lock();
-        match &result {
-            Ok(map) => {
-                *known = KnownCluster { map: Some((asked, Arc::clone(map))), failure: None };
+    /// Fetches a map in a task of its own: a caller that gives up does not lose the result.
+    fn spawn_fetch(
+        self: &Arc<Self>,
+        fetching: OwnedMutexGuard<()>,
+    ) -> JoinHandle<Result<Arc<ClusterMap>>> {
+        let source = Arc::clone(self);
+        tokio::spawn(async move {
+            let _fetching = fetching;
+            let result = source.run_tool().await;
+            let mut known = source.known.lock();
+            match &result {
+                Ok(map) => {
+                    let map = Some((Instant::now(), Arc::clone(map)));
+                    *known = KnownCluster { map, failure: None };
+                }
+                Err(error) => {
+                    if known.failure.is_none() && known.map.is_some() {
+                        let error = error.without_file_names();
+                        tracing::warn!(error, "the map of the Ceph cluster cannot be renewed");
+                    }
+                    known.failure = Some((Instant::now(), error.to_string()));
+                }
             }
-            Err(error) => known.failure = Some((Instant::now(), error.to_string())),
-        }
-        result
+            result
+        })
     }
 
     async fn run_tool(&self) -> Result<Arc<ClusterMap>> {

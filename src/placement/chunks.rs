@@ -319,6 +319,11 @@ struct LocalityRegion {
 }
 
 impl LocalityMap {
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
     /// The chunk that contains the byte at `offset`; `None` if that is unknown.
     pub fn chunk_at(&self, offset: u64) -> Option<LocatedChunk> {
         let next = self.regions.partition_point(|region| region.range.end <= offset);

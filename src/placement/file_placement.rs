@@ -134,8 +134,8 @@ impl FilePlacement {
         is_due
     }
 
-    /// Stores the provider's answer, which is good until `due`.
-    pub fn store_answer(&self, mapped: LocalityMap, due: Instant) {
+    /// Stores the provider's answer, which is good until `due`. True if nothing was known before.
+    pub fn store_answer(&self, mapped: LocalityMap, due: Instant) -> bool {
         {
             let mut judge = self.disbelief.lock();
             let known = self.answer.read();
@@ -144,7 +144,8 @@ impl FilePlacement {
             judge.means.retain(|(chunk, _), _| same(*chunk));
             self.disbelieved_count.store(judge.disbelieved_until.len(), Ordering::Relaxed);
         }
-        *self.answer.write() = PlacementAnswer { locality: mapped, query: QueryState::DueAt(due) };
+        let new = PlacementAnswer { locality: mapped, query: QueryState::DueAt(due) };
+        std::mem::replace(&mut *self.answer.write(), new).locality.is_empty()
     }
 
     /// Ends a query. If it had no answer, the previous answer stays in use, and the provider

@@ -97,6 +97,9 @@ pub struct PlacementStatus {
     /// Replicas whose nodes no answer has named so far.
     #[serde(default)]
     pub unnamed: Vec<String>,
+    /// Files whose chunks were located.
+    #[serde(default)]
+    pub located: u64,
     /// The mean time of the answers, milliseconds.
     #[serde(default)]
     pub answer_ms: u64,
@@ -131,6 +134,8 @@ pub struct Locator {
     answer_count: AtomicU64,
     failure_count: AtomicU64,
     disbelief_count: AtomicU64,
+    /// Files with a first answer.
+    located_count: AtomicU64,
     /// The time of all answers, microseconds.
     answer_time_us: AtomicU64,
     is_failing: AtomicBool,
@@ -181,6 +186,7 @@ impl Locator {
             answer_count: AtomicU64::new(0),
             failure_count: AtomicU64::new(0),
             disbelief_count: AtomicU64::new(0),
+            located_count: AtomicU64::new(0),
             answer_time_us: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
             last_failure: Mutex::new(None),
@@ -403,18 +409,21 @@ impl Locator {
     /// The state of placement, for `fanfs status`.
     pub fn status(&self) -> PlacementStatus {
         let unmatched = self.unmatched_names.lock().shown.clone();
+        let files = self.files.lock().len();
+        let failing = self.last_failure.lock().clone();
         PlacementStatus {
             provider: self.provider_name().to_owned(),
-            files: self.files.lock().len(),
+            files,
             pending: self.pending_queries.load(Relaxed),
             answers: self.answer_count.load(Relaxed),
             failures: self.failure_count.load(Relaxed),
-            failing: self.last_failure.lock().clone(),
+            failing,
             contradicted: self.disbelief_count.load(Relaxed),
             unmatched,
             unnamed: self.unnamed_replicas(),
+            located: self.located_count.load(Relaxed),
             answer_ms: self.answer_time_us.load(Relaxed)
-                / (1000 * self.answer_count.load(Relaxed)).max(1),
+                / (1000 * self.answer_count.load(Relaxed).max(1)),
             notes: match &self.source {
                 PlacementSource::Provider(provider) => provider.notes(),
                 PlacementSource::None | PlacementSource::Timing(_) => Vec::new(),
@@ -449,7 +458,9 @@ impl QueryGuard<'_> {
         match answer {
             Ok(chunks) => {
                 let mapped = locator.map_to_replicas(&chunks);
-                self.file.placement.store_answer(mapped, Instant::now() + lifetime);
+                let is_first = self.file.placement.store_answer(mapped, Instant::now() + lifetime);
+                let is_located = is_first && !chunks.is_empty();
+                locator.located_count.fetch_add(u64::from(is_located), Relaxed);
                 locator.answer_count.fetch_add(1, Relaxed);
                 if locator.is_failing.swap(false, Relaxed) {
                     *locator.last_failure.lock() = None;

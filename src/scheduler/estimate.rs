@@ -93,8 +93,6 @@ pub struct ReplicaLoad {
     pub lending: LendingLimit,
     /// How many of these reads are in flight.
     pub lent_reads: usize,
-    /// Seconds by which the oldest read in flight is overdue.
-    pub overdue: f64,
 }
 
 impl ReplicaLoad {
@@ -386,7 +384,6 @@ impl ReplicaEstimate {
             max_reads: self.limits.max_reads,
             lending: LendingLimit::default(),
             lent_reads: 0,
-            overdue: waited.max(0.0),
         }
     }
 

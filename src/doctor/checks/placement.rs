@@ -2,16 +2,13 @@
 
 use super::{CheckOutcome, CheckStatus, FindingText, RawFinding, replicas_text};
 use crate::doctor::facts::{DoctorFacts, PlacementFacts};
-use crate::format::{format_bytes, format_count, format_percent};
+use crate::format::format_count;
 
-/// Fewer bytes say nothing about how soon answers come.
-const MIN_BYTES: u64 = 256 << 20;
+/// A mean time of answers, milliseconds, in which much of a file is read: 100 MB at 200 MB/s.
+const SLOW_ANSWER_MS: u64 = 500;
 
-/// A share of bytes that were read before an answer which makes a provider too slow.
-const LATE_SHARE: f64 = 0.2;
-
-/// Fewer answers may be about files that a node happens not to hold.
-const MIN_ANSWERS: u64 = 4;
+/// Located files for each replica: of fewer files, a node may happen to hold none.
+const MIN_FILES_PER_REPLICA: u64 = 8;
 
 fn check_placement(
     facts: &DoctorFacts,
@@ -36,35 +33,22 @@ pub(super) fn answers(facts: &DoctorFacts) -> CheckOutcome {
                 Vec::new(),
                 FindingText::new(
                     format!(
-                        "the placement provider {provider} does not answer: reads go to any \
-                             replica"
+                        "the placement provider {provider} does not answer: files without an earlier \
+                         answer are read from any replica"
                     ),
                     failing.clone(),
                 ),
                 "run the provider's command by hand, as the user of the daemon".to_owned(),
             ));
         }
-        let share = placement.bytes_unknown as f64 / placement.bytes.max(1) as f64;
-        let is_late = placement.bytes >= MIN_BYTES && share >= LATE_SHARE;
-        is_late.then(|| {
+        (placement.answer_ms >= SLOW_ANSWER_MS).then(|| {
             warning(
                 Vec::new(),
                 FindingText::new(
-                    format!(
-                        "{} of the bytes were read before {provider} had answered",
-                        format_percent(share)
-                    ),
-                    format!(
-                        "{} of {}; {}, {} ms each on average (fanfs status)",
-                        format_bytes(placement.bytes_unknown),
-                        format_bytes(placement.bytes),
-                        format_count(placement.answers, "answer"),
-                        placement.answer_ms
-                    ),
+                    format!("{provider} answers slowly: the first part of a file is read before"),
+                    format!("{} ms on average (fanfs status --json)", placement.answer_ms),
                 ),
-                "run the provider's command nearer to the cluster's service, or turn placement off \
-                 for files that are read faster than that"
-                    .to_owned(),
+                "run the provider's command nearer to the cluster's service".to_owned(),
             )
         })
     })
@@ -94,13 +78,14 @@ pub(super) fn storage(facts: &DoctorFacts) -> CheckOutcome {
     check_placement(facts, |placement| {
         let is_unnamed = |i: &usize| placement.unnamed.contains(&facts.replicas[*i].name);
         let unnamed: Vec<usize> = (0..facts.replicas.len()).filter(is_unnamed).collect();
-        (placement.answers >= MIN_ANSWERS && !unnamed.is_empty()).then(|| {
+        let enough = MIN_FILES_PER_REPLICA * facts.replicas.len() as u64;
+        (placement.located >= enough && !unnamed.is_empty()).then(|| {
             let text = FindingText::new(
                 format!(
                     "{}: no chunk is on the node, so all reads there cross the network twice",
                     replicas_text(facts, &unnamed)
                 ),
-                format!("none of {} names it", format_count(placement.answers, "answer")),
+                format!("no answer about {} names it", format_count(placement.located, "file")),
             );
             let remedy = "if the node stores data under another name, add that to `aliases`; \
                           otherwise put the gateway on a storage node"

@@ -191,7 +191,7 @@ const PLANTS: &[Plant] = &[
         connection(f, 1).out_of_order = 2000;
     }),
     ("placement.answers", W, |f| placement(f).failing = Some("no answer within 20s".into())),
-    ("placement.answers", W, |f| placement(f).bytes_unknown = 21 << 30),
+    ("placement.answers", W, |f| placement(f).answer_ms = 500),
     ("placement.names", W, |f| placement(f).unmatched.push("n9".into())),
     ("placement.storage", W, |f| {
         let name = f.replicas[1].name.clone();
@@ -338,15 +338,11 @@ const HARMLESS: &[fn(&mut DoctorFacts)] = &[
     |f| measured(f).alone[1].rate = Some(70e6),
     |f| measured(f).together.rate = Some(250e6),
     |f| measured(f).alone[1].latency_ms = Some(4.0),
-    // Too little was read, or asked about.
-    |f| {
-        placement(f).bytes = 200 << 20;
-        placement(f).bytes_unknown = 200 << 20;
-    },
+    // Few files were asked about.
     |f| {
         let name = f.replicas[1].name.clone();
         placement(f).unnamed.push(name);
-        placement(f).answers = 3;
+        placement(f).located = 23;
     },
 ];
 

@@ -26,10 +26,8 @@ pub(crate) fn healthy() -> DoctorFacts {
         measured: Some(healthy_rates()),
         placement: Some(PlacementFacts {
             provider: "cephfs".into(),
-            answers: 100,
+            located: 100,
             answer_ms: 10,
-            bytes: 100 << 30,
-            bytes_unknown: 1 << 30,
             ..PlacementFacts::default()
         }),
         ..DoctorFacts::default()
