@@ -29,6 +29,7 @@ fn load(i: usize) -> ReplicaLoad {
         max_reads: 6,
         lending: LendingLimit::Unlimited,
         lent_reads: 0,
+        overdue: 0.0,
     }
 }
 

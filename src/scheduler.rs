@@ -49,7 +49,7 @@ use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use assign::{Assigner, Assignment, WaitingSegment};
 use estimate::{InFlightLimits, InFlightRead, ReplicaEstimate};
 use fair_queue::FairQueue;
-use lending::{HomeRead, LendingGain, ReadEnd};
+use lending::{HomeRead, HomeView, LendingGain};
 use rate::{Locality, PerLocality};
 
 /// Identifies one attempt to read one segment from one replica.
@@ -330,7 +330,6 @@ impl<T: Clone> Scheduler<T> {
         Self {
             lateness: replicas.map(|_, _| LatenessHistogram::default()),
             hedges: HedgeBudget::new(read_hedge_limits(policy.segment, replicas.len())),
-            lending: LendingGain::new(replicas.len(), policy.segment),
             policy,
             assigner: Assigner::new(estimates.len()),
             estimates,
@@ -342,6 +341,7 @@ impl<T: Clone> Scheduler<T> {
             last_probe: None,
             stuck_replicas: ReplicaSet::EMPTY,
             hung_files: HungFiles::new(),
+            lending: LendingGain::new(replicas.len()),
         }
     }
 
@@ -507,14 +507,15 @@ impl<T: Clone> Scheduler<T> {
         let estimate = &mut self.estimates[replica];
         let took = now.saturating_duration_since(attempt.read.at);
         let mut service = None;
-        let mut end = ReadEnd::Failed;
+        let mut measured_bytes = 0;
         let has_hung =
             attempt.in_flight.is_none() || health.was_ejected_since(replica, attempt.read.at);
         match (outcome, attempt.in_flight.take()) {
             (AttemptOutcome::Delivered(bytes), Some(read)) if !has_hung => {
                 service = estimate.record_delivery(now, read, bytes);
-                let is_measured = service.is_some() || estimate.is_memory_speed();
-                end = if is_measured { ReadEnd::Delivered(bytes) } else { ReadEnd::FromCache };
+                if service.is_some() || estimate.is_memory_speed() {
+                    measured_bytes = bytes;
+                }
                 self.lateness[replica].add(took, attempt.expected);
                 self.hedges.refill(bytes);
                 if service.is_some() {
@@ -537,7 +538,7 @@ impl<T: Clone> Scheduler<T> {
             }
         }
         if let Some(read) = attempt.home_read {
-            self.lending.record_end(read, end, now);
+            self.lending.record_end(read, measured_bytes, now);
         }
         Some(FinishedAttempt {
             took,
@@ -545,6 +546,16 @@ impl<T: Clone> Scheduler<T> {
             locality: attempt.read.locality,
             is_hedge: attempt.is_hedge,
         })
+    }
+
+    /// The view of a replica that may lend its chunks.
+    fn home_view(&self, load: &estimate::ReplicaLoad, best_rate: f64) -> HomeView {
+        HomeView {
+            rate: load.rate.local,
+            best_rate,
+            overdue: load.overdue,
+            segment: self.policy.segment,
+        }
     }
 
     /// The best measured rate of the replicas but `replica`, bytes a second; 0 if there is none.
@@ -609,7 +620,7 @@ impl<T: Clone> Scheduler<T> {
         }
         self.estimates.map(|id, estimate| {
             let mut load = estimate.load(now);
-            load.lending = self.lending.limit(id, fastest, now);
+            load.lending = self.lending.limit(id, self.home_view(&load, fastest), now);
             load.lent_reads = self.lending.lent_reads(id);
             if health.state(id) == HealthState::Probing {
                 // One attempt at a time shows whether it works again.

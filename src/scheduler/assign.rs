@@ -408,6 +408,7 @@ mod tests {
             max_reads: 8,
             lending: LendingLimit::Unlimited,
             lent_reads: 0,
+            overdue: 0.0,
         }
     }
 

@@ -93,6 +93,8 @@ pub struct ReplicaLoad {
     pub lending: LendingLimit,
     /// How many of these reads are in flight.
     pub lent_reads: usize,
+    /// Seconds by which the oldest read in flight is overdue.
+    pub overdue: f64,
 }
 
 impl ReplicaLoad {
@@ -384,6 +386,7 @@ impl ReplicaEstimate {
             max_reads: self.limits.max_reads,
             lending: LendingLimit::default(),
             lent_reads: 0,
+            overdue: waited.max(0.0),
         }
     }
 

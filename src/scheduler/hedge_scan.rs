@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::estimate::ReplicaEstimate;
-use super::lending::ReadEnd;
 use super::rate::Locality;
 use super::{Attempt, AttemptOutcome, LateAttempt, Scheduler, SegmentNeed};
 use crate::replicas::health::HealthReason;
@@ -294,7 +293,7 @@ impl<T: Clone> Scheduler<T> {
             if attempt.in_flight.is_none() || hangs && *places > 0 {
                 *places = places.saturating_sub(1);
                 if let Some(read) = attempt.home_read.take() {
-                    self.lending.record_end(read, ReadEnd::Failed, now);
+                    self.lending.record_end(read, 0, now);
                 }
                 if let Some(read) = attempt.in_flight.take() {
                     self.estimates[attempt.replica].remove_unmeasured(now, read);

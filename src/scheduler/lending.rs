@@ -39,16 +39,14 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// A home below this share of its former rate alone has changed.
 const SLOW_SHARE: f64 = 0.5;
 
-/// A home is hung if its last delivery is longer ago than its usual time for this many segments, and
+/// A home whose estimate is below this share of its rate alone, or of another replica's, delivers
+/// nothing: an estimate decays while reads are in flight.
+const HUNG_SHARE: f64 = 0.2;
+
+/// A home also counts as hung if its oldest read is overdue by the time of this many segments and
 /// this many seconds.
 const HUNG_SEGMENTS: f64 = 4.0;
 const HUNG_SECS: f64 = 0.05;
-
-/// The rate, bytes a second, of a home before anything is measured.
-const UNMEASURED_RATE: f64 = (25u64 << 20) as f64;
-
-/// The weight of a new delivery in the mean time between a home's own ones.
-const OWN_WEIGHT: f64 = 0.25;
 
 /// Deliveries that measure a home alone.
 const MIN_ALONE: u32 = 4;
@@ -74,15 +72,17 @@ pub struct HomeRead {
     pub is_lent: bool,
 }
 
-/// How a read ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadEnd {
-    /// With this many bytes.
-    Delivered(u64),
-    /// With bytes from a cache: it says nothing.
-    FromCache,
-    /// Without bytes, or not at all so far.
-    Failed,
+/// The present state of a home.
+#[derive(Clone, Copy, Debug)]
+pub struct HomeView {
+    /// Its estimated rate, bytes a second.
+    pub rate: f64,
+    /// The best measured rate of all replicas.
+    pub best_rate: f64,
+    /// Seconds by which its oldest read in flight is overdue.
+    pub overdue: f64,
+    /// The usual segment, bytes.
+    pub segment: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +98,6 @@ enum Verdict {
 /// What lending has gained so far.
 #[derive(Clone, Debug)]
 pub struct LendingGain {
-    /// The usual segment, bytes.
-    segment: u64,
     homes: ReplicaMap<Home>,
     /// Of all homes without trials of their own.
     common: Trials,
@@ -147,12 +145,9 @@ impl Trials {
             return false;
         }
         if self.delivered >= MIN_GAIN * self.expected {
-            let is_new = !matches!(self.verdict, Verdict::GainsUntil(_));
-            if is_new {
-                self.verdict = Verdict::GainsUntil(now + LONGEST_RETRY);
-                self.retry = FIRST_RETRY;
-            }
-            return is_new;
+            self.verdict = Verdict::GainsUntil(now + LONGEST_RETRY);
+            self.retry = FIRST_RETRY;
+            return true;
         }
         *self = Self {
             verdict: Verdict::UselessUntil(now + self.retry),
@@ -160,11 +155,6 @@ impl Trials {
             ..Self::default()
         };
         true
-    }
-
-    /// Whether lending has gained for so long that it must be tried again.
-    fn has_expired(&self, now: Instant) -> bool {
-        matches!(self.verdict, Verdict::GainsUntil(until) if now >= until)
     }
 }
 
@@ -177,10 +167,6 @@ struct Home {
     /// The last delivery of one of its chunks, or the last change of whether `own` and `lent` are 0.
     /// `None` without reads of its own.
     since: Option<Instant>,
-    /// Its last own delivery, or when it got reads of its own. `None` without these.
-    last_own: Option<Instant>,
-    /// The mean time between its own deliveries, seconds per byte; 0 before the first one.
-    own_pace: f64,
     alone: RateMeter,
     alone_count: u32,
     /// Its rate alone at the last verdict that counts for it.
@@ -195,40 +181,13 @@ impl Home {
         self.alone.add(took, bytes);
         self.alone_count = self.alone_count.saturating_add(1);
         let Some(rate) = self.alone_rate() else { return };
-        if self.judged_rate == 0.0 {
-            self.judged_rate = rate;
-        } else if rate < self.judged_rate * SLOW_SHARE {
+        if rate < self.judged_rate * SLOW_SHARE {
             self.judged_rate = rate;
             let own = self.own_trials.get_or_insert_default();
             own.verdict = Verdict::Open;
         } else if self.own_trials.is_some() && rate > self.judged_rate / SLOW_SHARE {
-            self.judged_rate = rate;
             self.own_trials = None;
         }
-    }
-
-    /// Adds a delivery of its own, whatever is lent.
-    fn add_own(&mut self, bytes: u64, now: Instant) {
-        let Some(last) = self.last_own.replace(now) else { return };
-        let pace = now.saturating_duration_since(last).as_secs_f64() / bytes as f64;
-        let known = if self.own_pace > 0.0 { self.own_pace } else { pace };
-        self.own_pace = known + (pace - known) * OWN_WEIGHT;
-    }
-
-    /// Whether it delivers nothing: its last delivery is long ago for a home of its pace, or of the
-    /// best replica's rate if it has not delivered yet.
-    fn is_hung(&self, best_rate: f64, segment: u64, now: Instant) -> bool {
-        let Some(last) = self.last_own else { return false };
-        let usual = if best_rate > 0.0 { best_rate } else { UNMEASURED_RATE };
-        let pace = if self.own_pace > 0.0 { self.own_pace } else { 1.0 / usual };
-        let silent = now.saturating_duration_since(last).as_secs_f64();
-        silent > HUNG_SEGMENTS * segment as f64 * pace + HUNG_SECS
-    }
-
-    /// Forgets its rate alone: it is measured again.
-    fn forget_alone(&mut self) {
-        self.alone.reset();
-        self.alone_count = 0;
     }
 
     /// Its rate alone, bytes a second.
@@ -239,9 +198,8 @@ impl Home {
 
 impl LendingGain {
     /// Nothing is known yet.
-    pub fn new(replicas: usize, segment: u64) -> Self {
+    pub fn new(replicas: usize) -> Self {
         Self {
-            segment,
             homes: ReplicaMap::from_fn(replicas, |_| Home::default()),
             common: Trials::default(),
         }
@@ -252,16 +210,12 @@ impl LendingGain {
         self.change_counts(read, now, |count| count + 1);
     }
 
-    /// Records its end, with the bytes that it delivered.
-    pub fn record_end(&mut self, read: HomeRead, end: ReadEnd, now: Instant) {
-        match end {
-            ReadEnd::Delivered(bytes) => self.record_delivery(read, bytes.max(1), now),
-            ReadEnd::FromCache => {}
-            ReadEnd::Failed => {
-                if let Some(since) = &mut self.homes[read.home].since {
-                    *since = now;
-                }
-            }
+    /// Records its end; `delivered` is 0 if it failed, hung, or came from a cache.
+    pub fn record_end(&mut self, read: HomeRead, delivered: u64, now: Instant) {
+        if delivered > 0 {
+            self.record_delivery(read, delivered, now);
+        } else if let Some(since) = &mut self.homes[read.home].since {
+            *since = now;
         }
         self.change_counts(read, now, |count| count - 1);
     }
@@ -272,9 +226,6 @@ impl LendingGain {
         let Some(since) = home.since else { return };
         home.since = Some(now);
         let took = now.saturating_duration_since(since);
-        if !read.is_lent {
-            home.add_own(bytes, now);
-        }
         if home.lent == 0 {
             home.add_alone(took, bytes);
             return;
@@ -295,16 +246,11 @@ impl LendingGain {
 
     /// Lending that gains is tried again after a while: the homes' rates alone have become old.
     fn end_gains(&mut self, now: Instant) {
-        let is_common = self.common.has_expired(now);
-        if is_common {
+        if matches!(self.common.verdict, Verdict::GainsUntil(until) if now >= until) {
             self.common = Trials::default();
-        }
-        for (_, home) in self.homes.iter_mut() {
-            if home.own_trials.as_ref().is_some_and(|own| own.has_expired(now)) {
+            for (_, home) in self.homes.iter_mut() {
+                home.alone_count = 0;
                 home.own_trials = None;
-                home.forget_alone();
-            } else if is_common && home.own_trials.is_none() {
-                home.forget_alone();
             }
         }
     }
@@ -319,18 +265,25 @@ impl LendingGain {
         if is != was {
             home.since = is.0.then_some(now);
         }
-        if is.0 != was.0 {
-            home.last_own = is.0.then_some(now);
-        }
     }
 
-    /// How much of a home's chunks may be lent now. `best_rate` is the best measured rate of all
-    /// replicas, bytes a second; 0 without one.
-    pub fn limit(&self, home: ReplicaId, best_rate: f64, now: Instant) -> LendingLimit {
+    /// How much of a home's chunks may be lent now.
+    pub fn limit(&self, home: ReplicaId, seen: HomeView, now: Instant) -> LendingLimit {
         let home = &self.homes[home];
+        let alone = home.alone_rate();
+        // Beside lent segments a home that works is slower, too.
+        let sharers = (1 + home.lent) as f64;
+        let usual = match alone {
+            Some(alone) => alone,
+            None if home.alone_count == 0 => seen.best_rate,
+            None => 0.0,
+        };
+        let patience = HUNG_SEGMENTS * seen.segment as f64 * sharers / usual.max(1.0);
+        let is_hung = seen.rate < usual * HUNG_SHARE / sharers
+            || usual > 0.0 && seen.overdue > patience + HUNG_SECS;
         match home.own_trials.as_ref().unwrap_or(&self.common).verdict {
-            _ if home.is_hung(best_rate, self.segment, now) => LendingLimit::Unlimited,
-            _ if home.alone_rate().is_none() => LendingLimit::Nothing,
+            _ if is_hung => LendingLimit::Unlimited,
+            _ if alone.is_none() => LendingLimit::Nothing,
             Verdict::GainsUntil(_) => LendingLimit::Unlimited,
             Verdict::UselessUntil(until) if now < until => LendingLimit::Nothing,
             Verdict::Open | Verdict::UselessUntil(_) => LendingLimit::Trial,
@@ -367,17 +320,21 @@ mod tests {
         gain: LendingGain,
     }
 
+    fn view(rate: f64, overdue: f64) -> HomeView {
+        HomeView { rate, best_rate: RATE, overdue, segment: MIB }
+    }
+
     fn home(i: usize) -> ReplicaId {
         ReplicaId::new(i)
     }
 
     impl Cluster {
         fn new() -> Self {
-            Self { now: Instant::now(), gain: LendingGain::new(3, MIB) }
+            Self { now: Instant::now(), gain: LendingGain::new(3) }
         }
 
         fn limit(&self, of: usize) -> LendingLimit {
-            self.gain.limit(home(of), RATE, self.now)
+            self.gain.limit(home(of), view(RATE, 0.0), self.now)
         }
 
         /// The home of number `of` delivers `segments` at `rate`, with one in flight.
@@ -387,9 +344,9 @@ mod tests {
             for _ in 0..segments {
                 self.now += Duration::from_secs_f64(MIB as f64 / rate);
                 self.gain.record_sent(read, self.now);
-                self.gain.record_end(read, ReadEnd::Delivered(MIB), self.now);
+                self.gain.record_end(read, MIB, self.now);
             }
-            self.gain.record_end(read, ReadEnd::FromCache, self.now);
+            self.gain.record_end(read, 0, self.now);
         }
 
         /// The home and a borrower take turns to deliver one of its segments, at `rate` together,
@@ -405,10 +362,10 @@ mod tests {
                 self.now += Duration::from_secs_f64(MIB as f64 / rate);
                 let is_lent = turn % 2 == 1;
                 self.gain.record_sent(read(is_lent), self.now);
-                self.gain.record_end(read(is_lent), ReadEnd::Delivered(MIB), self.now);
+                self.gain.record_end(read(is_lent), MIB, self.now);
             }
-            self.gain.record_end(read(true), ReadEnd::FromCache, self.now);
-            self.gain.record_end(read(false), ReadEnd::FromCache, self.now);
+            self.gain.record_end(read(true), 0, self.now);
+            self.gain.record_end(read(false), 0, self.now);
         }
     }
 
@@ -445,12 +402,10 @@ mod tests {
         cluster.alone(0, 20, RATE);
         cluster.beside_lent(0, 20, 1.6 * RATE);
         assert_eq!(cluster.limit(0), LendingLimit::Unlimited);
-        // Without a pause it is measured alone again after a while.
-        let began = cluster.now;
-        while cluster.limit(0) == LendingLimit::Unlimited {
-            cluster.beside_lent(0, 2, 1.6 * RATE);
-            assert!(cluster.now < began + 2 * LONGEST_RETRY, "lending is never tried again");
-        }
+        // Lending goes on, and for a while only that: then the home is measured alone again.
+        cluster.beside_lent(0, 200, 1.6 * RATE);
+        cluster.now += LONGEST_RETRY;
+        cluster.beside_lent(0, 2, 1.6 * RATE);
         assert_eq!(cluster.limit(0), LendingLimit::Nothing);
         cluster.alone(0, 20, 1.6 * RATE);
         cluster.beside_lent(0, 20, 1.6 * RATE);
@@ -458,44 +413,27 @@ mod tests {
     }
 
     #[test]
-    fn a_hung_home_lends_regardless() {
-        let read = HomeRead { home: home(0), is_lent: false };
-        for (delivered, rate) in [(0, RATE), (2, RATE), (20, RATE), (20, 0.1 * RATE)] {
-            let mut cluster = Cluster::new();
-            cluster.alone(0, delivered, rate);
-            if delivered == 20 {
-                cluster.beside_lent(0, 20, rate);
-                cluster.alone(0, 20, rate);
-            }
-            let before = cluster.limit(0);
-            assert_ne!(before, LendingLimit::Unlimited);
-            cluster.gain.record_sent(read, cluster.now);
-            let segment = Duration::from_secs_f64(MIB as f64 / rate);
-            cluster.now += 4 * segment;
-            assert_eq!(cluster.limit(0), before, "{delivered} delivered at {rate}");
-            cluster.now += segment + Duration::from_millis(50);
-            assert_eq!(cluster.limit(0), LendingLimit::Unlimited, "{delivered} at {rate}");
-            cluster.gain.record_end(read, ReadEnd::Delivered(MIB), cluster.now);
-            assert_ne!(cluster.limit(0), LendingLimit::Unlimited, "it delivers again");
-        }
-    }
-
-    #[test]
-    fn a_home_that_has_become_slower_has_trials_of_its_own() {
+    fn a_hung_home_lends_regardless_and_a_slow_one_for_a_trial() {
         let mut cluster = Cluster::new();
+        let limit = |cluster: &Cluster, rate: f64| {
+            cluster.gain.limit(home(0), view(rate, 0.0), cluster.now)
+        };
+        assert_eq!(limit(&cluster, 0.1 * RATE), LendingLimit::Unlimited, "not measured yet");
         cluster.alone(0, 20, RATE);
-        cluster.alone(1, 20, RATE);
         cluster.beside_lent(0, 20, RATE);
-        assert_eq!(cluster.limit(0), LendingLimit::Nothing);
+        assert_eq!(limit(&cluster, 0.6 * RATE), LendingLimit::Nothing);
+        // It hangs: its rate decays.
+        assert_eq!(limit(&cluster, 0.1 * RATE), LendingLimit::Unlimited);
+        let overdue = |secs: f64| cluster.gain.limit(home(0), view(RATE, secs), cluster.now);
+        assert_eq!(overdue(0.2), LendingLimit::Nothing);
+        assert_eq!(overdue(0.3), LendingLimit::Unlimited);
+        // It delivers, slowly: the verdict no longer holds for it.
+        cluster.alone(1, 20, RATE);
         cluster.alone(0, 20, 0.3 * RATE);
-        assert_eq!(cluster.limit(0), LendingLimit::Trial);
+        assert_eq!(limit(&cluster, 0.3 * RATE), LendingLimit::Trial);
         assert_eq!(cluster.limit(1), LendingLimit::Nothing);
         cluster.beside_lent(0, 20, 0.3 * RATE);
-        assert_eq!(cluster.limit(0), LendingLimit::Nothing);
-        // It recovers, and becomes slow again.
-        cluster.alone(0, 40, RATE);
-        cluster.alone(0, 20, 0.2 * RATE);
-        assert_eq!(cluster.limit(0), LendingLimit::Trial);
+        assert_eq!(limit(&cluster, 0.3 * RATE), LendingLimit::Nothing);
     }
 
     #[test]
@@ -509,11 +447,11 @@ mod tests {
             for _ in 0..50 {
                 cluster.gain.record_sent(lent, cluster.now);
                 cluster.now += Duration::from_secs_f64(MIB as f64 / rate);
-                cluster.gain.record_end(lent, ReadEnd::Delivered(MIB), cluster.now);
+                cluster.gain.record_end(lent, MIB, cluster.now);
             }
             assert_eq!(cluster.limit(0), LendingLimit::Trial);
             assert!(cluster.gain.has_room(LendingLimit::Trial));
-            cluster.gain.record_end(lent, ReadEnd::Failed, cluster.now);
+            cluster.gain.record_end(lent, 0, cluster.now);
         }
     }
 
@@ -529,7 +467,7 @@ mod tests {
         for _ in 0..50 {
             cluster.gain.record_sent(lent, cluster.now);
             cluster.now += Duration::from_secs(1);
-            cluster.gain.record_end(lent, ReadEnd::Failed, cluster.now);
+            cluster.gain.record_end(lent, 0, cluster.now);
         }
         assert_eq!(cluster.limit(0), LendingLimit::Trial);
         assert_eq!(cluster.gain.lent_reads(home(0)), 0);

@@ -39,8 +39,10 @@ impl<T: Clone> Scheduler<T> {
         }
         // A probe of a replica that must borrow the segment counts as lent.
         let fastest = self.best_rate_except(None, now);
-        let may_lend: ReplicaMap<bool> =
-            self.estimates.map(|id, _| self.lending.has_room(self.lending.limit(id, fastest, now)));
+        let may_lend: ReplicaMap<bool> = self.estimates.map(|id, estimate| {
+            let seen = self.home_view(&estimate.load(now), fastest);
+            self.lending.has_room(self.lending.limit(id, seen, now))
+        });
         for replica in usable.iter() {
             let Some(since) = self.estimates[replica].idle_since() else { continue };
             let idle = now.saturating_duration_since(since);
