@@ -35,6 +35,7 @@ pub struct ExplainFacts {
     /// Why the provider gave no placement, if it failed.
     pub failure: Option<String>,
     /// Whether each gateway reads its own node's copy, so that a further copy is read too.
+    #[serde(default = "assume_true")]
     pub reads_any_copy: bool,
     /// The nodes' names, as the provider reports them.
     pub nodes: Vec<String>,
@@ -66,8 +67,15 @@ pub struct RegionFacts {
     /// The nodes of the units in turn, as indices into [`ExplainFacts::nodes`]; those whose copies
     /// are read come first.
     pub cells: Vec<Vec<u16>>,
-    /// The number of those for each cell; `None` if the cell's placement is unknown.
+    /// The number of those for each cell; `None` if the cell's placement is unknown. From an earlier
+    /// daemon it is empty, and all copies are read.
+    #[serde(default)]
     pub read: Vec<Option<usize>>,
+}
+
+/// The meaning of a field that an earlier daemon does not send.
+fn assume_true() -> bool {
+    true
 }
 
 /// The known facts about one replica.
@@ -202,8 +210,9 @@ impl ExplainFacts {
         for region in &self.regions {
             let range = ByteRange::new(region.start, region.end.min(self.size));
             let names = |nodes: &[u16]| nodes.iter().flat_map(|n| name(usize::from(*n))).collect();
-            let cells = region.cells.iter().zip(&region.read).map(|(nodes, read)| {
-                let (read, spare) = nodes.split_at_checked((*read)?)?;
+            let cells = region.cells.iter().enumerate().map(|(i, nodes)| {
+                let read = region.read.get(i).copied().unwrap_or(Some(nodes.len()));
+                let (read, spare) = nodes.split_at_checked(read?)?;
                 Some(Copies { read: names(read), spare: names(spare) })
             });
             // Invalid facts, from a daemon of another version, end the list.
@@ -357,6 +366,19 @@ mod tests {
         assert!(!all.contains("remotely"), "{all}");
         assert!(all.contains("no known chunk of the file is on the nodes of r2"), "{all}");
         assert!(all.contains("all 20 known chunks are read from n1"), "{all}");
+    }
+
+    #[test]
+    fn the_facts_of_an_earlier_daemon_are_explained() {
+        let mut json = serde_json::to_value(facts(2, 3)).unwrap();
+        json.as_object_mut().unwrap().remove("reads_any_copy");
+        for region in json["regions"].as_array_mut().unwrap() {
+            region.as_object_mut().unwrap().remove("read");
+        }
+        let earlier: ExplainFacts = serde_json::from_value(json).unwrap();
+        let e = explain(&earlier, Instant::now());
+        assert_eq!((e.chunks, e.known, e.local), (40, 1.0, 1.0));
+        assert_eq!(e.nodes.iter().map(|node| node.read).collect::<Vec<_>>(), [40, 20, 20]);
     }
 
     #[test]

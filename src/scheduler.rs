@@ -607,12 +607,12 @@ impl<T: Clone> Scheduler<T> {
     fn loads(&mut self, health: &HealthBoard, now: Instant) -> ReplicaMap<estimate::ReplicaLoad> {
         // A replica without deliveries is assumed to be as good as the best, by weight, so that it
         // gets the reads that measure it.
-        let best = self
-            .estimates
-            .iter()
-            .filter_map(|(_, estimate)| Some(estimate.measured_rate(now)? / estimate.weight()))
-            .fold(0.0, f64::max);
-        let fastest = self.best_rate_except(None, now);
+        let [mut best, mut fastest] = [0.0f64; 2];
+        for (_, estimate) in self.estimates.iter() {
+            let Some(rate) = estimate.measured_rate(now) else { continue };
+            best = best.max(rate / estimate.weight());
+            fastest = fastest.max(estimate.comparable(rate).unwrap_or(0.0));
+        }
         if best > 0.0 {
             for (_, estimate) in self.estimates.iter_mut() {
                 estimate.set_assumed_rate(best * estimate.weight());

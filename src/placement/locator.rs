@@ -289,7 +289,7 @@ impl Locator {
             let asked = QueryGuard { locator: &locator, file: &file, is_finished: false };
             let turn = locator.query_slots.acquire().await;
             let asked_at = Instant::now();
-            let answer = locator.query(&*provider, &file.query).await;
+            let answer = locator.limited(provider.locate(&file.query)).await;
             drop(turn);
             if answer.is_ok() {
                 let took = asked_at.elapsed().as_micros() as u64;
@@ -299,15 +299,15 @@ impl Locator {
         });
     }
 
-    async fn query(
+    /// Limits the time of a question to a provider.
+    async fn limited(
         &self,
-        provider: &dyn Provider,
-        query: &Query,
+        answer: impl Future<Output = Result<ChunkMap, PlacementError>>,
     ) -> Result<ChunkMap, PlacementError> {
         // Providers keep their own time limit; this one is for a provider that hangs
         // nevertheless.
         let limit = self.policy.timeout + self.policy.timeout / 4;
-        let answer = tokio::time::timeout(limit, provider.locate(query)).await;
+        let answer = tokio::time::timeout(limit, answer).await;
         answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
     }
 
@@ -322,15 +322,18 @@ impl Locator {
         version: FileVersion,
     ) -> Result<Option<ChunkMap>, PlacementError> {
         let PlacementSource::Provider(provider) = &self.source else { return Ok(None) };
-        // Facts that are common to all files must be of now, too.
-        provider.prepare().await;
         let query = Query {
             path: path.to_owned(),
             size: version.size,
             replica: self.topology.directory.clone(),
             inode: version.ino,
         };
-        self.query(&**provider, &query).await.map(Some)
+        let answer = async {
+            // Facts that are common to all files must be of now, too.
+            provider.prepare().await;
+            provider.locate(&query).await
+        };
+        self.limited(answer).await.map(Some)
     }
 
     /// The replicas on the node of this name.

@@ -6,9 +6,9 @@
 //!
 //! > latency + work in flight + work planned for it so far + the segment / rate
 //!
-//! (to one with a spare copy if none is local, else to any candidate). Planned work counts. So a slow replica gets the segment
-//! that it will complete just when it is due. A fast one stays free for segments that are due
-//! earlier.
+//! (to one with a spare copy if none is local, else to any candidate). Planned work counts. So a
+//! slow replica gets the segment that it will complete just when it is due. A fast one stays free
+//! for segments that are due earlier.
 //!
 //! *Lending.* A segment moves to a remote candidate that would complete it clearly sooner. The
 //! remote candidate's own work counts, even if it comes later in the queue: a window spans chunks

@@ -434,9 +434,12 @@ impl ReplicaEstimate {
     /// at most [`MEMORY_RATE`]. A part of a higher rate may come from a cache, and a replica is not
     /// slow just because another one has a cache.
     pub fn comparable_rate(&self, now: Instant) -> Option<f64> {
-        let measured =
-            if self.cache_hits.is_memory_speed() { None } else { self.measured_rate(now) };
-        measured.map(|rate| rate.min(MEMORY_RATE))
+        self.comparable(self.measured_rate(now)?)
+    }
+
+    /// The same for a measured `rate`.
+    pub fn comparable(&self, rate: f64) -> Option<f64> {
+        (!self.is_memory_speed()).then(|| rate.min(MEMORY_RATE))
     }
 
     /// The better measured rate of the two localities; `None` without a measurement.

@@ -89,7 +89,7 @@ pub struct HomeView {
 enum Verdict {
     /// A trial is under way, or has not begun.
     Open,
-    /// Until the homes are measured alone again, from this time on.
+    /// Until this time; then the homes are measured alone again.
     GainsUntil(Instant),
     /// Until the next trial, at this time.
     UselessUntil(Instant),
@@ -130,7 +130,7 @@ impl Default for Trials {
 }
 
 impl Trials {
-    /// Adds a delivery beside lent segments. True if there is a verdict.
+    /// Adds a delivery beside lent segments. True if there is a new verdict.
     fn add(&mut self, expected: f64, read: HomeRead, delivered: u64, now: Instant) -> bool {
         if matches!(self.verdict, Verdict::UselessUntil(until) if now < until) {
             // Something else than a trial has lent it.
@@ -145,9 +145,12 @@ impl Trials {
             return false;
         }
         if self.delivered >= MIN_GAIN * self.expected {
-            self.verdict = Verdict::GainsUntil(now + LONGEST_RETRY);
-            self.retry = FIRST_RETRY;
-            return true;
+            let is_new = !matches!(self.verdict, Verdict::GainsUntil(_));
+            if is_new {
+                self.verdict = Verdict::GainsUntil(now + LONGEST_RETRY);
+                self.retry = FIRST_RETRY;
+            }
+            return is_new;
         }
         *self = Self {
             verdict: Verdict::UselessUntil(now + self.retry),
@@ -155,6 +158,11 @@ impl Trials {
             ..Self::default()
         };
         true
+    }
+
+    /// Whether lending has gained for so long that the homes must be measured alone again.
+    fn has_expired(&self, now: Instant) -> bool {
+        matches!(self.verdict, Verdict::GainsUntil(until) if now >= until)
     }
 }
 
@@ -186,8 +194,15 @@ impl Home {
             let own = self.own_trials.get_or_insert_default();
             own.verdict = Verdict::Open;
         } else if self.own_trials.is_some() && rate > self.judged_rate / SLOW_SHARE {
+            self.judged_rate = rate;
             self.own_trials = None;
         }
+    }
+
+    /// Forgets its rate alone: it is measured again.
+    fn forget_alone(&mut self) {
+        self.alone.reset();
+        self.alone_count = 0;
     }
 
     /// Its rate alone, bytes a second.
@@ -246,10 +261,14 @@ impl LendingGain {
 
     /// Lending that gains is tried again after a while: the homes' rates alone have become old.
     fn end_gains(&mut self, now: Instant) {
-        if matches!(self.common.verdict, Verdict::GainsUntil(until) if now >= until) {
+        let is_common = self.common.has_expired(now);
+        if is_common {
             self.common = Trials::default();
-            for (_, home) in self.homes.iter_mut() {
-                home.alone_count = 0;
+        }
+        for (_, home) in self.homes.iter_mut() {
+            let is_own = home.own_trials.as_ref().is_some_and(|own| own.has_expired(now));
+            if is_own || is_common {
+                home.forget_alone();
                 home.own_trials = None;
             }
         }
@@ -273,13 +292,11 @@ impl LendingGain {
         let alone = home.alone_rate();
         // Beside lent segments a home that works is slower, too.
         let sharers = (1 + home.lent) as f64;
-        let usual = match alone {
-            Some(alone) => alone,
-            None if home.alone_count == 0 => seen.best_rate,
-            None => 0.0,
-        };
+        let usual = home.alone.rate().unwrap_or(seen.best_rate);
+        // The first few deliveries are too rough for a comparison of rates.
+        let is_known = alone.is_some() || home.alone_count == 0;
         let patience = HUNG_SEGMENTS * seen.segment as f64 * sharers / usual.max(1.0);
-        let is_hung = seen.rate < usual * HUNG_SHARE / sharers
+        let is_hung = is_known && seen.rate < usual * HUNG_SHARE / sharers
             || usual > 0.0 && seen.overdue > patience + HUNG_SECS;
         match home.own_trials.as_ref().unwrap_or(&self.common).verdict {
             _ if is_hung => LendingLimit::Unlimited,
@@ -402,10 +419,12 @@ mod tests {
         cluster.alone(0, 20, RATE);
         cluster.beside_lent(0, 20, 1.6 * RATE);
         assert_eq!(cluster.limit(0), LendingLimit::Unlimited);
-        // Lending goes on, and for a while only that: then the home is measured alone again.
-        cluster.beside_lent(0, 200, 1.6 * RATE);
-        cluster.now += LONGEST_RETRY;
-        cluster.beside_lent(0, 2, 1.6 * RATE);
+        // Without a pause it is measured alone again after a while.
+        let began = cluster.now;
+        while cluster.limit(0) == LendingLimit::Unlimited {
+            cluster.beside_lent(0, 2, 1.6 * RATE);
+            assert!(cluster.now < began + 2 * LONGEST_RETRY, "lending is never tried again");
+        }
         assert_eq!(cluster.limit(0), LendingLimit::Nothing);
         cluster.alone(0, 20, 1.6 * RATE);
         cluster.beside_lent(0, 20, 1.6 * RATE);
@@ -427,6 +446,11 @@ mod tests {
         let overdue = |secs: f64| cluster.gain.limit(home(0), view(RATE, secs), cluster.now);
         assert_eq!(overdue(0.2), LendingLimit::Nothing);
         assert_eq!(overdue(0.3), LendingLimit::Unlimited);
+        let mut few = Cluster::new();
+        few.alone(0, 2, RATE);
+        let overdue = |secs: f64| few.gain.limit(home(0), view(RATE, secs), few.now);
+        assert_eq!(overdue(0.2), LendingLimit::Nothing);
+        assert_eq!(overdue(0.3), LendingLimit::Unlimited, "after two deliveries");
         // It delivers, slowly: the verdict no longer holds for it.
         cluster.alone(1, 20, RATE);
         cluster.alone(0, 20, 0.3 * RATE);

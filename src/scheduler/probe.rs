@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::rate::Locality;
-use super::{AttemptId, Dispatch, Scheduler, estimate};
+use super::{AttemptId, Dispatch, Scheduler, SegmentRequest, estimate};
 use crate::replicas::health::HealthState;
 use crate::replicas::health_board::HealthBoard;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
@@ -37,37 +37,25 @@ impl<T: Clone> Scheduler<T> {
         if self.has_recent_probe(now) {
             return;
         }
-        // A probe of a replica that must borrow the segment counts as lent.
-        let fastest = self.best_rate_except(None, now);
-        let may_lend: ReplicaMap<bool> = self.estimates.map(|id, estimate| {
-            let seen = self.home_view(&estimate.load(now), fastest);
-            self.lending.has_room(self.lending.limit(id, seen, now))
-        });
         for replica in usable.iter() {
             let Some(since) = self.estimates[replica].idle_since() else { continue };
             let idle = now.saturating_duration_since(since);
-            let last = self.queue.last_entry();
-            let Some(last) = last.filter(|last| {
-                let want = last.get();
-                // One that is on trial itself must be able to prove its rate.
-                let is_free = health.state(replica) == HealthState::Probing;
-                let home = want.home(self.policy.segment).filter(|home| *home != replica);
-                let home = home.filter(|_| !is_free);
-                want.eligible_replicas(usable, &self.hung_files).contains(replica)
-                    && home.is_none_or(|home| may_lend[home])
-            }) else {
-                continue;
-            };
+            let Some((_, want)) = self.queue.last_key_value() else { return };
+            let is_eligible = want.eligible_replicas(usable, &self.hung_files).contains(replica);
             let estimate = &self.estimates[replica];
-            let is_known = estimate.load(now).is_remote_measured;
-            let patience = match last.get().locality(replica) {
-                Locality::Remote if is_known => PROBE_REMOTE_AFTER,
+            let patience = match want.locality(replica) {
+                Locality::Remote if estimate.is_measured().remote => PROBE_REMOTE_AFTER,
                 Locality::Remote | Locality::Local => PROBE_AFTER,
             };
-            if idle < patience {
+            if !is_eligible || idle < patience {
                 continue;
             }
-            let want = last.remove();
+            // A replica on trial must be able to prove its rate, with any segment.
+            let is_on_trial = health.state(replica) == HealthState::Probing;
+            if !is_on_trial && !self.may_borrow(want, replica, now) {
+                continue;
+            }
+            let Some((_, want)) = self.queue.pop_last() else { return };
             let loads = want.candidates.iter().map(|id| (id, self.estimates[id].load(now)));
             let expected = loads
                 .map(|(id, load)| {
@@ -81,6 +69,16 @@ impl<T: Clone> Scheduler<T> {
             self.last_probe = Some(now);
             return;
         }
+    }
+
+    /// Whether `replica` may read a segment, also if only another one's node serves it.
+    fn may_borrow(&self, want: &SegmentRequest<T>, replica: ReplicaId, now: Instant) -> bool {
+        let home = want.home(self.policy.segment).filter(|home| *home != replica);
+        home.is_none_or(|home| {
+            let load = self.estimates[home].load(now);
+            let seen = self.home_view(&load, self.best_rate_except(None, now));
+            self.lending.has_room(self.lending.limit(home, seen, now))
+        })
     }
 
     fn has_recent_probe(&self, now: Instant) -> bool {
