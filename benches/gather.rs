@@ -12,7 +12,9 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use fanfs::backend::{Credentials, PoolLimits, Replica};
 use fanfs::config::units::Share;
 use fanfs::placement::{Locator, LocatorPolicy, PlacementSource, ReplicaTopology};
-use fanfs::read::{CallerThread, ReadBytes, ReadParams, ReadPolicy, Reader, RequestOrigin};
+use fanfs::read::{
+    CallerThread, ReadBytes, ReadParams, ReadPolicy, Reader, RequestOrigin, SegmentPipes,
+};
 use fanfs::replicas::Replicas;
 use fanfs::replicas::request_deadline::Deadlines;
 use fanfs::scheduler::ReplicaPolicy;
@@ -33,7 +35,7 @@ fn reader(replicas: usize) -> Arc<Reader> {
             while_unresponsive: Duration::from_secs(300),
         },
         attempt_deadline: Duration::from_secs(5),
-        pipes: None,
+        pipes: SegmentPipes::default(),
         compare_share: Share(0.0),
     };
     let limits = PoolLimits { threads: 8, queue: 1024, max_inline_calls: 0 };

@@ -37,7 +37,7 @@ use fanfs::fs::{
     run_on_session_thread,
 };
 use fanfs::placement::{Locator, LocatorPolicy, PlacementSource, ReplicaTopology};
-use fanfs::read::{ReadPolicy, Reader};
+use fanfs::read::{ReadPolicy, Reader, SegmentPipes};
 use fanfs::replicas::Replicas;
 use fanfs::replicas::request_deadline::Deadlines;
 use fanfs::scheduler::ReplicaPolicy;
@@ -354,7 +354,7 @@ fn volume(replicas: usize, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
         budget: 256 * MIB,
         deadlines,
         attempt_deadline: LONG,
-        pipes: None,
+        pipes: SegmentPipes::default(),
         compare_share: Share(0.0),
     };
     let counters = Arc::new(VolumeCounters::default());

@@ -82,7 +82,7 @@ pub use pool::{JobOptions, Pool, PoolLimits, ThreadlessCall, enter_call, report_
 pub use queue_progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use requesting_thread::RequestingThread;
-pub use submitted_read::{IsUnwanted, SubmitResult, SubmittedRead, SubmittedReadEnd};
+pub use submitted_read::{DataRoom, IsUnwanted, SubmitResult, SubmittedRead, SubmittedReadEnd};
 pub use thread_name::{READ_THREAD_PREFIX, WRITE_THREAD_PREFIX};
 
 /// The result of a backend call.

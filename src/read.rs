@@ -32,6 +32,7 @@ mod file_identity;
 mod gauges;
 mod inline_read;
 mod open_file;
+mod packet_pipes;
 mod policy;
 mod prefetch;
 mod read_at_open;
@@ -73,6 +74,7 @@ use active_readers::{ActiveReaders, LastCounted};
 use content_check::ContentChecker;
 use eviction::EvictionQueues;
 use fetch::{JoinOutcome, ReadRequest, SegmentFetch};
+use packet_pipes::PacketPipes;
 use readahead::Readahead;
 use small_reads::{GeneralRead, Overdraw, SmallReadSlots};
 use split::Piece;
@@ -82,7 +84,7 @@ use versioned_file::{FileParams, PlacementHints};
 pub use caller_thread::CallerThread;
 pub use gauges::ReadGauges;
 pub use open_file::OpenFile;
-pub use policy::{ReadError, ReadPolicy};
+pub use policy::{ReadError, ReadPolicy, SegmentPipes};
 pub use read_at_open::{FileContent, MAX_READ_AT_OPEN};
 pub use request::{ReadBytes, ReadCompletion, ReadData, ReadParams, RequestOrigin};
 pub use small_reads::SmallReads;
@@ -112,9 +114,17 @@ pub struct Reader {
     tracer: Arc<Tracer>,
     /// The scheduler's loads, for small reads.
     small_read_view: SmallReadView,
+    packet_pipes: PacketPipes,
     open_reads: read_at_open::OpenReads,
     /// The slots of small reads, of each session.
     small_reads: RwLock<Vec<Weak<dyn SmallReadSlots>>>,
+}
+
+/// Whether no byte of the segment is known to be taken twice: no two requests have asked for the
+/// same one, and it is not kept for a second reader.
+fn is_taken_once(fetch: &SegmentFetch) -> bool {
+    let is_kept = fetch.file.should_keep_segments() && fetch.file.readers() > 1;
+    !is_kept && !fetch.state.lock().is_shared
 }
 
 type Dispatches = Vec<Dispatch<Arc<SegmentFetch>>>;
@@ -150,6 +160,7 @@ impl Reader {
             content_checker: ContentChecker::new(policy.compare_share),
             tracer: Arc::new(tracer),
             small_read_view: SmallReadView::new(replicas.len()),
+            packet_pipes: PacketPipes::new(policy.pipes.received.clone(), replicas.len()),
             open_reads: read_at_open::OpenReads::new(replicas.len()),
             small_reads: RwLock::default(),
             policy,
@@ -440,15 +451,14 @@ impl Reader {
     }
 
     /// A pipe for the segment, if its data may stay as pages of the page cache: the segment is
-    /// large, starts on a page, and is not kept for a second reader.
+    /// large, starts on a page, and is taken once.
     fn pipe_for(&self, fetch: &SegmentFetch) -> Option<Pipe> {
-        let pipes = self.policy.pipes.as_ref()?;
+        let pipes = self.policy.pipes.cached.as_ref()?;
         let range = fetch.range;
         let fits = (MIN_PIPED_BYTES..=pipes.bytes() as u64).contains(&range.len());
-        let is_alone = !fetch.file.should_keep_segments() || fetch.file.readers() <= 1;
         // Partly filled pages take as much room in a pipe as full ones.
         let is_even = range.start.is_multiple_of(page_size() as u64);
-        if fits && is_even && is_alone { pipes.pipe().ok() } else { None }
+        if fits && is_even && is_taken_once(fetch) { pipes.pipe().ok() } else { None }
     }
 
     fn track(&self, request: &Arc<ReadRequest>) {

@@ -52,7 +52,7 @@ use fanfs::placement::affinity::AffinityRules;
 use fanfs::placement::{
     Locator, LocatorPolicy, PlacementSource, ReplicaTopology, configured_names,
 };
-use fanfs::read::{ReadPolicy, Reader};
+use fanfs::read::{ReadPolicy, Reader, SegmentPipes};
 use fanfs::replicas::Replicas;
 use fanfs::replicas::request_deadline::Deadlines;
 use fanfs::scheduler::ReplicaPolicy;
@@ -163,7 +163,7 @@ fn volume_with_setup(
         budget,
         deadlines: Deadlines { while_responsive: deadline, while_unresponsive: deadline },
         attempt_deadline: LONG,
-        pipes: None,
+        pipes: SegmentPipes::default(),
         compare_share: Share(0.0),
     };
     let counters = Arc::new(VolumeCounters::default());

@@ -2,7 +2,7 @@
 
 use super::Result;
 
-pub use crate::nfs::IsUnwanted;
+pub use crate::nfs::{DataRoom, IsUnwanted};
 
 /// A read that holds no thread ([`super::BackendFile::submit_read`]). The backend has it until the
 /// read has ended, and ends it on a thread of its own, which must not be blocked.
@@ -11,7 +11,7 @@ pub trait SubmittedRead: Send {
     fn offset(&self) -> u64;
 
     /// The room for the bytes.
-    fn bytes(&mut self) -> &mut [u8];
+    fn room(&mut self) -> &mut dyn DataRoom;
 
     /// Says when the read may end early. The backend asks from time to time.
     fn is_unwanted(&self) -> IsUnwanted;

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -23,6 +24,9 @@ pub struct PipePool {
 #[derive(Debug)]
 struct PipePoolInner {
     bytes: usize,
+    /// The most pipes in use.
+    most: usize,
+    in_use: AtomicUsize,
     idle: Mutex<Vec<PipeEnds>>,
 }
 
@@ -50,9 +54,19 @@ impl PipePool {
     /// EPERM if that exceeds `/proc/sys/fs/pipe-max-size` and this process may not exceed it;
     /// EMFILE without descriptors.
     pub fn new(bytes: usize) -> io::Result<Self> {
+        Self::with_limit(bytes, usize::MAX)
+    }
+
+    /// The same, of which at most so many are in use at a time.
+    ///
+    /// # Errors
+    /// As [`PipePool::new`].
+    pub fn with_limit(bytes: usize, most: usize) -> io::Result<Self> {
         let bytes = bytes.next_power_of_two();
-        let first = PipeEnds::new(bytes)?;
-        Ok(Self { inner: Arc::new(PipePoolInner { bytes, idle: Mutex::new(vec![first]) }) })
+        let idle = Mutex::new(vec![PipeEnds::new(bytes)?]);
+        Ok(Self {
+            inner: Arc::new(PipePoolInner { bytes, most, in_use: AtomicUsize::new(0), idle }),
+        })
     }
 
     /// Bytes that each pipe holds, in whole pages.
@@ -63,14 +77,21 @@ impl PipePool {
     /// An empty pipe.
     ///
     /// # Errors
-    /// EMFILE, ENFILE and other errors of pipe2(2).
+    /// EMFILE, ENFILE and other errors of pipe2(2); EMFILE also if too many are in use.
     pub fn pipe(&self) -> io::Result<Pipe> {
+        let pool = Arc::clone(&self.inner);
+        let before = pool.in_use.fetch_add(1, Ordering::Relaxed);
+        // From here on it counts, and no longer once it is dropped.
+        let mut pipe = Pipe { ends: None, buffered: 0, pool };
+        if before >= self.inner.most {
+            return Err(Errno::MFILE.into());
+        }
         let idle = self.inner.idle.lock().pop();
-        let ends = match idle {
+        pipe.ends = Some(match idle {
             Some(ends) => ends,
             None => PipeEnds::new(self.inner.bytes)?,
-        };
-        Ok(Pipe { ends: Some(ends), buffered: 0, pool: Arc::clone(&self.inner) })
+        });
+        Ok(pipe)
     }
 }
 
@@ -95,7 +116,9 @@ impl Pipe {
         let ends = self.ends.take();
         let buffered = std::mem::take(&mut self.buffered);
         // More than any pipe holds.
-        let inner = PipePoolInner { bytes: usize::MAX, idle: Mutex::default() };
+        let in_use = AtomicUsize::new(1);
+        let inner =
+            PipePoolInner { bytes: usize::MAX, most: usize::MAX, in_use, idle: Mutex::default() };
         Self { ends, buffered, pool: Arc::new(inner) }
     }
 
@@ -185,6 +208,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
+        self.pool.in_use.fetch_sub(1, Ordering::Relaxed);
         if self.buffered == 0
             && let Some(ends) = self.ends.take()
         {
@@ -213,6 +237,20 @@ mod tests {
         first.copy_out(&mut bytes).unwrap();
         assert_eq!(&bytes, b"headerdata");
         assert!(first.copy_out(&mut bytes).is_err());
+    }
+
+    #[test]
+    fn no_more_pipes_are_in_use_than_the_limit() {
+        let pipes = PipePool::with_limit(4096, 2).unwrap();
+        let mut first = pipes.pipe().unwrap();
+        let second = pipes.pipe().unwrap();
+        assert!(pipes.pipe().is_err() && first.new_sibling().is_err());
+        first.write(b"left behind").unwrap();
+        drop(first);
+        let third = pipes.pipe().unwrap();
+        assert!(pipes.pipe().is_err());
+        drop((second, third));
+        assert_eq!(pipes.inner.in_use.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -183,10 +183,13 @@ impl PipedPages {
                     pipe.splice_to(&mut front, at - start)?;
                     self.pieces.insert(start, PagePiece::Piped(front));
                 }
-                pipe.splice_to(to, next - at)?;
-                if !is_last {
-                    self.pieces.insert(next, PagePiece::Piped(pipe));
+                let moved = pipe.splice_to(to, next - at);
+                // Without room for all of it, the rest can still be taken.
+                let rest = end - pipe.buffered();
+                if rest < end {
+                    self.pieces.insert(rest, PagePiece::Piped(pipe));
                 }
+                moved?;
             }
             at = next;
         }

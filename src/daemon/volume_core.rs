@@ -113,7 +113,10 @@ impl VolumeCore {
         let counters = Arc::new(VolumeCounters::default());
         let pipes = kernel_tuning::page_pipes(&config);
         let reader = Reader::new(
-            read_policy(&config, pipes.as_ref().map(|pipes| pipes.segments.clone())),
+            read_policy(
+                &config,
+                pipes.as_ref().map(|pipes| pipes.segments.clone()).unwrap_or_default(),
+            ),
             Arc::clone(&replicas),
             policies,
             Arc::clone(&counters),

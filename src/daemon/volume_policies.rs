@@ -12,7 +12,7 @@ use crate::config::{Access, CachePolicy, Config, LockMode, Passthrough};
 use crate::fs::{CacheModePolicy, FsPolicy, WritePolicy};
 use crate::fuse::MountOptions;
 use crate::mount_table::fanfs_mounts;
-use crate::read::ReadPolicy;
+use crate::read::{ReadPolicy, SegmentPipes};
 use crate::replicas::Replicas;
 use crate::replicas::request_deadline::Deadlines;
 use crate::scheduler::ReplicaPolicy;
@@ -95,7 +95,7 @@ fn read_deadlines(config: &Config) -> Deadlines {
 }
 
 /// The policy for reads, into `pipes` if there are any.
-pub(super) fn read_policy(config: &Config, pipes: Option<PipePool>) -> ReadPolicy {
+pub(super) fn read_policy(config: &Config, pipes: SegmentPipes) -> ReadPolicy {
     ReadPolicy {
         segment: config.read.segment_size,
         readahead_max: config.read.readahead_max,

@@ -141,9 +141,29 @@ impl RawReplies {
 
     fn splice(&self, mut pipe: Pipe, id: RequestId, data: &ReadData) -> io::Result<()> {
         pipe.write(&out_header(id, data.len()))?;
-        data.move_to_pipe(&mut pipe)?;
-        pipe.splice_to_device(self.device.as_fd())
+        match data.move_to_pipe(&mut pipe) {
+            // Short packets take more slots than the pipe has.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let bytes = copy_back(&mut pipe, data)?;
+                self.write_reply(id, bytes.len(), &[IoSlice::new(&bytes)])
+            }
+            moved => {
+                moved?;
+                pipe.splice_to_device(self.device.as_fd())
+            }
+        }
     }
+}
+
+/// A copy of the data, of which a part has moved to `pipe`, after the header.
+fn copy_back(pipe: &mut Pipe, data: &ReadData) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(data.len())?;
+    pipe.copy_out(&mut [0; HEADER_BYTES])?;
+    bytes.resize(pipe.buffered(), 0);
+    pipe.copy_out(&mut bytes)?;
+    data.append_from(bytes.len(), &mut bytes)?;
+    Ok(bytes)
 }
 
 /// A `struct fuse_out_header`: length, errno, the request's number.

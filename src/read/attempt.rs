@@ -81,12 +81,11 @@ fn read_segment(
     if fetch.is_ended_or_unwanted() {
         return Err((AttemptError::Skipped, Some(claim)));
     }
-    let shared = fetch.state.lock().is_shared;
     let file = match fetch.file.open_on(replica, backend) {
         Ok(file) => file,
         Err(error) => return Err((error.into(), Some(claim))),
     };
-    let (claim, file) = match read_opened(reader, fetch, &*file, shared, claim) {
+    let (claim, file) = match read_opened(reader, fetch, &*file, claim) {
         // The server has restarted or failed over, and may still have the same file.
         Err((AttemptError::Failed(BackendError::Os(Errno::STALE)), Some(claim))) => {
             fetch.file.drop_stale(replica, &file);
@@ -97,7 +96,7 @@ fn read_segment(
         }
         read => return ban_if_truncated(fetch, replica, read),
     };
-    let read = match read_opened(reader, fetch, &*file, shared, claim) {
+    let read = match read_opened(reader, fetch, &*file, claim) {
         Err((AttemptError::Failed(BackendError::Os(Errno::STALE)), claim)) => {
             Err((BackendError::VersionMismatch.into(), claim))
         }
@@ -124,11 +123,9 @@ fn read_opened(
     reader: &Reader,
     fetch: &SegmentFetch,
     file: &dyn BackendFile,
-    shared: bool,
     claim: Reservation,
 ) -> AttemptResult {
-    let pipe = if shared { None } else { reader.pipe_for(fetch) };
-    if let Some(mut pipe) = pipe {
+    if let Some(mut pipe) = reader.pipe_for(fetch) {
         match splice_range(fetch.range, file, &mut pipe) {
             Ok(true) => return Ok(SegmentData::from_pipe(pipe, claim, reader.buffers.clone())),
             Ok(false) => {}

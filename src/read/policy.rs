@@ -28,6 +28,15 @@ impl ReadError {
     }
 }
 
+/// The pools of pipes for segments that stay pages, if that is enabled.
+#[derive(Clone, Debug, Default)]
+pub struct SegmentPipes {
+    /// For pages of a replica's page cache.
+    pub cached: Option<PipePool>,
+    /// For packets of an export's server.
+    pub received: Option<PipePool>,
+}
+
 /// How reads are divided and limited.
 #[derive(Clone, Debug)]
 pub struct ReadPolicy {
@@ -41,8 +50,8 @@ pub struct ReadPolicy {
     pub deadlines: Deadlines,
     /// How long an attempt at one replica may take before another replica is asked.
     pub attempt_deadline: Duration,
-    /// The pool of pipes for segments that stay pages, if that is enabled.
-    pub pipes: Option<PipePool>,
+    /// Pipes for segments that stay pages.
+    pub pipes: SegmentPipes,
     /// The share of delivered segments that is compared with the deciding replica's; none in
     /// `shared` volumes.
     pub compare_share: Share,

@@ -99,10 +99,22 @@ impl ReadData {
     pub fn to_vec(&self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(self.len())?;
-        for (data, range) in &self.parts {
-            data.append_to(range.clone(), &mut bytes)?;
-        }
+        self.append_from(0, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Appends a copy of the bytes after the first `at` to `bytes`.
+    ///
+    /// # Errors
+    /// As [`ReadData::to_vec`].
+    pub fn append_from(&self, at: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let mut passed = 0;
+        for (data, range) in &self.parts {
+            let skipped = at.saturating_sub(passed).min(range.len());
+            passed += range.len();
+            data.append_to(range.start + skipped..range.end, bytes)?;
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! An attempt in flight, from its dispatch to its end.
 
+mod segment_room;
 mod submitted;
 
 use std::cell::{Cell, RefCell};

@@ -15,8 +15,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use fanfs_nfs::nfs::{
-    Caller, Client, DEFAULT_NFS_PORT, FileHandle, Identity, MountRequest, NfsAddress, Ports,
-    ReadResult, ReadSink, SubmittedRead, Target, Tree, TreeLimits,
+    Caller, Client, DEFAULT_NFS_PORT, DataRoom, FileHandle, Identity, MountRequest, NfsAddress,
+    Ports, ReadResult, ReadSink, SubmittedRead, Target, Tree, TreeLimits,
 };
 
 const BLOCK: NonZeroUsize = NonZeroUsize::new(1 << 20).unwrap();
@@ -33,7 +33,7 @@ struct Block {
 }
 
 impl ReadSink for Block {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn room(&mut self) -> &mut dyn DataRoom {
         &mut self.bytes
     }
 

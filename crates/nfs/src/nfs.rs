@@ -11,6 +11,7 @@ mod address;
 mod attributes;
 mod blocking;
 mod client;
+mod data_room;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 mod hostile;
@@ -25,6 +26,7 @@ mod xdr;
 pub use address::{AddressError, NfsAddress, strip_scheme};
 pub use attributes::{Attributes, FileHandle, Kind, Time};
 pub use client::{Client, ReadRange};
+pub use data_room::DataRoom;
 pub use error::{NfsError, Status};
 #[cfg(feature = "fuzzing")]
 pub use hostile::check_server_bytes;

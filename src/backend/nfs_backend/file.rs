@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use super::export_tree::ExportTree;
 use super::tree_slot::TreeSlot;
 use crate::backend::{
-    Attr, BackendFile, ExportFileRecord, FileMutation, FileParts, Lock, LockRequest, Result,
-    SeekTo, SubmitResult, SubmittedRead, SubmittedReadEnd,
+    Attr, BackendFile, DataRoom, ExportFileRecord, FileMutation, FileParts, Lock, LockRequest,
+    Result, SeekTo, SubmitResult, SubmittedRead, SubmittedReadEnd,
 };
 use crate::nfs::{FileHandle, Identity, NfsError, Object, ReadResult, ReadSink, RpcError};
 
@@ -65,8 +65,8 @@ struct FileRead {
 }
 
 impl ReadSink for FileRead {
-    fn bytes(&mut self) -> &mut [u8] {
-        self.read.bytes()
+    fn room(&mut self) -> &mut dyn DataRoom {
+        self.read.room()
     }
 
     fn end(self: Box<Self>, result: ReadResult) {

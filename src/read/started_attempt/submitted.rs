@@ -14,10 +14,11 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::StartedAttempt;
+use super::segment_room::SegmentRoom;
 use crate::backend::{
-    BackendError, BackendFile, IsUnwanted, SubmittedRead, SubmittedReadEnd, ThreadlessCall,
+    BackendError, BackendFile, DataRoom, IsUnwanted, SubmittedRead, SubmittedReadEnd,
+    ThreadlessCall,
 };
-use crate::buffer::{Buffer, SegmentData};
 use crate::read::attempt::ban_if_truncated;
 use crate::read::fetch::AttemptError;
 
@@ -25,8 +26,7 @@ use crate::read::fetch::AttemptError;
 struct SubmittedAttempt {
     attempt: StartedAttempt,
     file: Arc<dyn BackendFile>,
-    buffer: Buffer,
-    filled: usize,
+    room: SegmentRoom,
     call: ThreadlessCall,
     /// When it may end if no request waits for it.
     patient_until: Instant,
@@ -61,8 +61,10 @@ pub(super) fn begin(
     }
     let Some(call) = attempt.host().begin_threadless_call() else { return Err(attempt) };
     let Some(claim) = fetch.take_attempt_claim(*replica) else { return Err(attempt) };
-    let buffer = match reader.buffers.allocate(fetch.range.len() as usize, claim) {
-        Ok(buffer) => buffer,
+    let pipe = reader.packet_pipes.pipe_for(fetch, *replica);
+    let len = fetch.range.len() as usize;
+    let room = match SegmentRoom::new(len, pipe, claim, &reader.buffers) {
+        Ok(room) => room,
         Err(claim) => {
             fetch.return_attempt_claim(*replica, claim);
             return Err(attempt);
@@ -71,7 +73,7 @@ pub(super) fn begin(
     fetch.state.lock().tickets.push((*replica, call.ticket()));
     let patience = reader.policy.deadlines.while_responsive;
     let patient_until = Instant::now() + patience;
-    let read = SubmittedAttempt { attempt, file, buffer, filled: 0, call, patient_until };
+    let read = SubmittedAttempt { attempt, file, room, call, patient_until };
     Box::new(read).submit();
     Ok(())
 }
@@ -86,18 +88,20 @@ impl SubmittedAttempt {
 
     /// Begins again, on a thread.
     fn queue(self, has_answer: bool) {
-        let Self { mut attempt, buffer, call, .. } = self;
+        let Self { mut attempt, room, call, .. } = self;
         if has_answer {
             call.end_answered();
         }
-        attempt.fetch.return_attempt_claim(attempt.replica, buffer.into_claim());
+        if let Some(claim) = room.into_claim() {
+            attempt.fetch.return_attempt_claim(attempt.replica, claim);
+        }
         attempt.needs_thread = true;
         attempt.queue();
     }
 
     /// Ends the attempt.
     fn finish(self, result: Result<(), AttemptError>) {
-        let Self { attempt, buffer, call, .. } = self;
+        let Self { attempt, room, call, .. } = self;
         // A server that was silent has answered nothing.
         let silence = [Errno::TIMEDOUT, Errno::NOTCONN].map(|errno| BackendError::Os(errno).into());
         match result {
@@ -105,9 +109,12 @@ impl SubmittedAttempt {
             Err(error) if silence.contains(&error) => drop(call),
             _ => call.end_answered(),
         }
+        if room.has_copied() {
+            attempt.reader.packet_pipes.pause(attempt.replica);
+        }
         let result = match result {
-            Ok(()) => Ok(SegmentData::from_buffer(buffer)),
-            Err(error) => Err((error, Some(buffer.into_claim()))),
+            Ok(()) => room.into_data().map_err(|claim| (BackendError::QueueFull.into(), claim)),
+            Err(error) => Err((error, room.into_claim())),
         };
         let result = ban_if_truncated(&attempt.fetch, attempt.replica, result);
         attempt.finish(result);
@@ -116,11 +123,11 @@ impl SubmittedAttempt {
 
 impl SubmittedRead for SubmittedAttempt {
     fn offset(&self) -> u64 {
-        self.attempt.fetch.range.start + self.filled as u64
+        self.attempt.fetch.range.start + self.room.filled() as u64
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.filled..]
+    fn room(&mut self) -> &mut dyn DataRoom {
+        &mut self.room
     }
 
     /// While a request waits, the read may take as long as the request. Without one, it may still
@@ -144,8 +151,8 @@ impl SubmittedRead for SubmittedAttempt {
             // The version promises more.
             Ok(0) => self.finish(Err(BackendError::Truncated.into())),
             Ok(read) => {
-                self.filled += read;
-                if self.filled >= self.buffer.len() {
+                self.room.add_filled(read);
+                if self.room.is_full() {
                     return self.finish(Ok(()));
                 }
                 self.call.report_progress();

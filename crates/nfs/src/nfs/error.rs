@@ -53,6 +53,7 @@ impl NfsError {
                 RpcError::Late | RpcError::Unwanted | RpcError::Unreachable { .. } | RpcError::Lost,
             ) => Errno::TIMEDOUT,
             Self::Rpc(RpcError::Stopped) => Errno::NOTCONN,
+            Self::Rpc(RpcError::NoMemory) => Errno::NOMEM,
             Self::Rpc(RpcError::Malformed(_)) => Errno::IO,
             Self::Rpc(RpcError::Refused(refusal)) => match refusal {
                 Refusal::WeakCredentials | Refusal::Credentials(_) => Errno::ACCESS,

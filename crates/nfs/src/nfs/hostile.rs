@@ -3,26 +3,26 @@
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut, Read};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::blocking::decode_results;
+use super::data_room::DataRoom;
+use super::data_room::tests::{TestRoom, UNTOUCHED};
 use super::error::NfsError;
 use super::mount;
 use super::procedures::{Page, Position};
 use super::rpc::RpcError;
 use super::rpc::hostile::{
-    Again, Calls, DataReply, DataSink, DataTarget, PendingCall, Receiver, ReplyTarget,
+    Again, Calls, DataReply, DataSink, DataTarget, PendingCall, Receiver, ReplyTarget, Source,
 };
 use super::{v3, v4};
 
 /// The calls that wait for the server's replies have the numbers below this.
 const CALLS: u32 = 24;
-
-/// The byte of a buffer that was not written.
-const UNTOUCHED: u8 = 0xee;
 
 /// The longest reply without data of each kind of call.
 const MAX_MESSAGES: [usize; 6] = [4 << 10, 8 << 10, 1 << 20, 1 << 20, 4 << 10, 1 << 20];
@@ -100,7 +100,12 @@ fn target(number: u32, ends: &Ends) -> ReplyTarget {
         }
         None => {
             let room = if kind == MAX_MESSAGES.len() { 64 } else { 4096 };
-            let sink = Box::new(Sink { bytes: vec![UNTOUCHED; room], number, ends });
+            // Every other one has a pipe, which takes all.
+            let room = match number / 8 % 2 {
+                0 => TestRoom::memory(room),
+                _ => TestRoom::piped(room, 1 << 20),
+            };
+            let sink = Box::new(Sink { room, number, ends });
             let decode = if is_version_4(number) {
                 v4::hostile::decode_data_head
             } else {
@@ -175,20 +180,20 @@ fn check_page(page: &Page, from: Position) {
 
 /// A read's caller.
 struct Sink {
-    bytes: Vec<u8>,
+    room: TestRoom,
     number: u32,
     ends: Ends,
 }
 
 impl DataSink for Sink {
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.bytes
+    fn room(&mut self) -> &mut dyn DataRoom {
+        &mut self.room
     }
 
     fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again> {
-        let Self { bytes, number, ends } = *self;
+        let Self { mut room, number, ends } = *self;
         let outcome = match reply {
-            Ok(reply) => Outcome::Data(reply, bytes),
+            Ok(reply) => Outcome::Data(reply, room.all().to_vec()),
             Err(error) => Outcome::Failed(error),
         };
         ends.lock().push(End { number, outcome });
@@ -241,6 +246,14 @@ impl Read for Server<'_> {
             delivered += part.len();
         }
         Ok(delivered)
+    }
+}
+
+impl Source for Server<'_> {
+    fn splice_to(&mut self, pipe: BorrowedFd<'_>, len: usize) -> io::Result<Option<usize>> {
+        let mut bytes = vec![0; len];
+        let received = self.read(&mut bytes)?;
+        Ok(Some(rustix::io::write(pipe, &bytes[..received])?))
     }
 }
 

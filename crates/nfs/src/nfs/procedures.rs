@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::attributes::{Attributes, FileHandle, Kind};
+use super::data_room::DataRoom;
 use super::error::NfsError;
 use super::rpc::{Identity, IsUnwanted, Transport};
 use super::xdr::{self, DecodeError, Decoder};
@@ -159,7 +160,7 @@ pub type ReadResult = Result<ReadEnd, NfsError>;
 /// The caller of a read that blocks no thread. The client has it to itself until the read has ended.
 pub trait ReadSink: Send {
     /// The room for the data.
-    fn bytes(&mut self) -> &mut [u8];
+    fn room(&mut self) -> &mut dyn DataRoom;
 
     /// The read has ended. This must not block, because other replies wait for it.
     fn end(self: Box<Self>, result: ReadResult);

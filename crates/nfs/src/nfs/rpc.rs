@@ -7,7 +7,7 @@
 //! - [`call`] encodes a call, with AUTH_SYS credentials, whose ids [`id_map`] translates.
 //! - [`reply`] decodes the header of a reply.
 //! - [`pending`] is a call that waits for its reply, and where the reply goes.
-//! - [`receiver`] takes a connection's bytes apart into replies. It does no I/O of its own.
+//! - [`receiver`] takes a connection's bytes apart into replies.
 //! - [`socket`] makes TCP connections.
 //! - [`connection`] is what callers and the transport's thread share of one connection.
 //! - [`shared`] is what callers and the thread share of a server.
@@ -33,7 +33,7 @@ pub(crate) mod hostile {
     pub(crate) use super::pending::{
         Again, DataReply, DataSink, DataTarget, PendingCall, ReplyTarget,
     };
-    pub(crate) use super::receiver::{Calls, Receiver};
+    pub(crate) use super::receiver::{Calls, Receiver, Source};
 }
 
 pub use call::Identity;

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::Client;
 use crate::nfs::attributes::FileHandle;
+use crate::nfs::data_room::DataRoom;
 use crate::nfs::error::NfsError;
 use crate::nfs::procedures::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
 use crate::nfs::rpc::{self, IsUnwanted, RpcError};
@@ -35,13 +36,16 @@ impl Client {
         is_unwanted: Option<IsUnwanted>,
     ) {
         let ReadRange { file, offset, piece } = range;
-        let wanted = sink.bytes().len();
+        let wanted = sink.room().capacity();
         if wanted <= piece.get() {
             return self.0.submit_read(caller, PieceToRead { file, offset, sink }, is_unwanted);
         }
+        // Several replies come at once, and a pipe takes one after the other.
+        let Some(memory) = sink.room().memory() else {
+            return sink.end(Err(RpcError::NoMemory.into()));
+        };
         let pieces = wanted.div_ceil(piece.get());
-        let parts: Vec<LentBuffer> =
-            sink.bytes().chunks_mut(piece.get()).map(LentBuffer::new).collect();
+        let parts: Vec<LentBuffer> = memory.chunks_mut(piece.get()).map(LentBuffer::new).collect();
         let ends = PieceEnds { sink, piece: piece.get(), left: pieces, ends: vec![None; pieces] };
         let ends = Arc::new(Mutex::new(Some(ends)));
         let mut offset = offset;
@@ -90,8 +94,8 @@ struct PieceEnds {
 }
 
 impl ReadSink for PieceRead {
-    fn bytes(&mut self) -> &mut [u8] {
-        self.buffer.bytes()
+    fn room(&mut self) -> &mut dyn DataRoom {
+        &mut self.buffer
     }
 
     fn end(self: Box<Self>, result: ReadResult) {
@@ -136,8 +140,8 @@ struct BlockedRead {
 }
 
 impl ReadSink for BlockedRead {
-    fn bytes(&mut self) -> &mut [u8] {
-        self.buffer.bytes()
+    fn room(&mut self) -> &mut dyn DataRoom {
+        &mut self.buffer
     }
 
     fn end(self: Box<Self>, result: ReadResult) {
@@ -180,9 +184,15 @@ impl LentBuffer {
     fn new(bytes: &mut [u8]) -> Self {
         Self { start: bytes.as_mut_ptr(), len: bytes.len() }
     }
+}
 
-    fn bytes(&mut self) -> &mut [u8] {
+impl DataRoom for LentBuffer {
+    fn capacity(&self) -> usize {
+        self.len
+    }
+
+    fn memory(&mut self) -> Option<&mut [u8]> {
         // SAFETY: `start` and `len` are those of a live mutable slice, see above.
-        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start, self.len) })
     }
 }

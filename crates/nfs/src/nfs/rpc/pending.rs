@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use super::reply::Refusal;
+use crate::nfs::data_room::DataRoom;
 use crate::nfs::xdr::DecodeError;
 
 /// How many connections a call may lose before it fails. A server that ends the connection at
@@ -49,6 +50,9 @@ pub enum RpcError {
     /// The reply does not follow the protocol.
     #[error("the server's reply is malformed: {0}")]
     Malformed(&'static str),
+    /// There is no memory for the data of the reply.
+    #[error("there is no memory for the data")]
+    NoMemory,
     /// The transport was stopped.
     #[error("the connection was closed")]
     Stopped,
@@ -66,7 +70,7 @@ impl From<DecodeError> for RpcError {
 /// Where a reply with data goes. The transport has it to itself until the call has completed.
 pub(crate) trait DataSink: Send {
     /// The room for the data.
-    fn bytes(&mut self) -> &mut [u8];
+    fn room(&mut self) -> &mut dyn DataRoom;
 
     /// The call has completed. After a reply, the sink may ask for the call to be made again.
     fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again>;
@@ -230,7 +234,7 @@ impl PendingCall {
             target: Some(target),
         };
         if let Some(target) = call.data_target() {
-            call.load += target.sink.bytes().len();
+            call.load += target.sink.room().capacity();
         }
         call
     }

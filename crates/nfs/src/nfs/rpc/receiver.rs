@@ -3,7 +3,9 @@
 //! A reply is a record of one or more fragments, each with its length in front. Of a reply with
 //! data, the bytes before the data are collected first, exactly as many as its decoder asks for.
 //! Then the data is received directly into the caller's buffer, and with the same system call the
-//! beginning of the next reply into the receiver's own. So data is copied once, by the kernel.
+//! beginning of the next reply into the receiver's own. So data is copied once, by the kernel. If the
+//! caller has a pipe, the packets' pages move there instead, without a copy, but for the data that
+//! has come with the bytes before it.
 //!
 //! A reply that no call waits for (its deadline has passed, or there never was a call) is
 //! discarded.
@@ -12,9 +14,11 @@
 //! [`Receiver::take_ended`] or [`Receiver::into_unfinished`]. Its buffer is not touched afterwards.
 
 use std::io::{self, IoSliceMut, Read};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use super::pending::{DataReply, PendingCall, RpcError};
+use crate::nfs::data_room::put;
 use crate::nfs::xdr::DecodeError;
 
 /// Room for replies without data, and for the beginning of a reply that follows data. More would
@@ -41,6 +45,15 @@ pub(crate) trait Calls {
 
     /// A call that has completed is to be made again later.
     fn repeat(&mut self, call: PendingCall);
+}
+
+/// Where a connection's bytes come from: a socket that does not block.
+pub(crate) trait Source: Read {
+    /// Moves up to `len` bytes into `pipe`; `None` if that is full.
+    ///
+    /// # Errors
+    /// As those of a read.
+    fn splice_to(&mut self, pipe: BorrowedFd<'_>, len: usize) -> io::Result<Option<usize>>;
 }
 
 /// One connection's incoming bytes.
@@ -106,10 +119,10 @@ impl Receiver {
     /// The socket's; `WouldBlock` if no bytes are there.
     pub(crate) fn receive(
         &mut self,
-        source: &mut impl Read,
+        source: &mut impl Source,
         calls: &mut impl Calls,
     ) -> io::Result<Received> {
-        let received = self.fill(source)?;
+        let received = self.fill(source, calls)?;
         while self.step(calls) {}
         Ok(received)
     }
@@ -143,27 +156,56 @@ impl Receiver {
         self.record.into_call()
     }
 
-    /// Receives into the buffer of the call, as far as the fragment goes, and into the inbox.
-    fn fill(&mut self, source: &mut impl Read) -> io::Result<Received> {
+    /// Receives into the room of the call, as far as the fragment goes, and into the inbox.
+    fn fill(&mut self, source: &mut impl Source, calls: &mut impl Calls) -> io::Result<Received> {
         debug_assert_eq!(self.start, self.end, "every step takes all that it can");
         self.start = 0;
         self.end = 0;
-        if let Record::Data { call, filled, len, .. } = &mut self.record
-            && self.mark.left > 0
-            && let Some(target) = call.data_target()
-        {
-            let wanted = (*len - *filled).min(self.mark.left);
-            let room = &mut target.sink.bytes()[*filled..*filled + wanted];
-            let mut parts = [IoSliceMut::new(room), IoSliceMut::new(&mut self.inbox)];
-            let received = source.read_vectored(&mut parts)?;
-            let data = received.min(wanted);
-            *filled += data;
-            self.mark.left -= data;
-            self.end = received - data;
-            return Ok(Received { bytes: received, is_all: received < wanted + INBOX });
+        let wanted = self.missing_data();
+        if wanted > 0 {
+            match self.fill_room(source, wanted)? {
+                Some(received) => return Ok(received),
+                None => self.fail_for_memory(calls),
+            }
         }
         self.end = source.read(&mut self.inbox)?;
         Ok(Received { bytes: self.end, is_all: self.end < INBOX })
+    }
+
+    /// The same, where `wanted` bytes of data follow. `None`, with nothing received, if there is no
+    /// memory for them.
+    fn fill_room(
+        &mut self,
+        source: &mut impl Source,
+        wanted: usize,
+    ) -> io::Result<Option<Received>> {
+        let Record::Data { call, filled, .. } = &mut self.record else { return Ok(None) };
+        let Some(target) = call.data_target() else { return Ok(None) };
+        let room = target.sink.room();
+        let piped = match room.pipe() {
+            Some(pipe) => source.splice_to(pipe, wanted)?,
+            None => None,
+        };
+        let (received, data, most) = if let Some(piped) = piped {
+            room.add_piped(piped);
+            (piped, piped, wanted)
+        } else {
+            let Some(memory) = room.memory() else { return Ok(None) };
+            let data = &mut memory[*filled..*filled + wanted];
+            let mut parts = [IoSliceMut::new(data), IoSliceMut::new(&mut self.inbox)];
+            let received = source.read_vectored(&mut parts)?;
+            (received, received.min(wanted), wanted + INBOX)
+        };
+        *filled += data;
+        self.mark.left -= data;
+        self.end = received - data;
+        Ok(Some(Received { bytes: received, is_all: received < most }))
+    }
+
+    fn fail_for_memory(&mut self, calls: &mut impl Calls) {
+        if let Some(call) = std::mem::replace(&mut self.record, Record::Discarded).into_call() {
+            self.record = fail(call, RpcError::NoMemory, calls);
+        }
     }
 
     /// Takes some bytes out of the inbox, or ends a record. Returns false if it needs more bytes.
@@ -246,10 +288,12 @@ impl Record {
                 Self::Head { call, head, needed }.examined(calls)
             }
             Self::Data { mut call, head, filled, len } => {
-                if let Some(target) = call.data_target() {
-                    target.sink.bytes()[filled..filled + bytes.len()].copy_from_slice(bytes);
+                let target = call.data_target();
+                if target.is_none_or(|target| put(target.sink.room(), filled, bytes)) {
+                    Self::Data { call, head, filled: filled + bytes.len(), len }
+                } else {
+                    fail(call, RpcError::NoMemory, calls)
                 }
-                Self::Data { call, head, filled: filled + bytes.len(), len }
             }
             Self::Discarded => Self::Discarded,
         }
@@ -273,10 +317,13 @@ impl Record {
             Self::Head { mut call, head, needed } if head.len() == needed => {
                 let Some(target) = call.data_target() else { return Self::Discarded };
                 match (target.decode)(&head) {
-                    Ok(found) if found.data > target.sink.bytes().len() => {
+                    Ok(found) if found.data > target.sink.room().capacity() => {
                         fail(call, RpcError::Malformed("more data than was asked for"), calls)
                     }
-                    Ok(found) => Self::Data { call, head, filled: 0, len: found.data },
+                    Ok(found) => {
+                        target.sink.room().begin();
+                        Self::Data { call, head, filled: 0, len: found.data }
+                    }
                     Err(DecodeError::Short(more)) if more > needed && more <= MAX_HEAD => {
                         Self::Head { call, head, needed: more }
                     }

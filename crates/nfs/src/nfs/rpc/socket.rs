@@ -5,11 +5,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+use rustix::pipe::{SpliceFlags, splice};
+
+use super::receiver::Source;
 
 /// The source ports that prove to a server that the client was started by root, as mount.nfs(8)
 /// uses them.
@@ -81,6 +84,20 @@ pub(super) fn set_low_water(socket: &TcpStream, bytes: usize) -> io::Result<()> 
         )
     };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+impl Source for &TcpStream {
+    fn splice_to(&mut self, pipe: BorrowedFd<'_>, len: usize) -> io::Result<Option<usize>> {
+        let splice = || splice(&**self, None, pipe, None, len, SpliceFlags::NONBLOCK);
+        match splice() {
+            // Either there are no bytes, or no room. Bytes may have come since.
+            Err(Errno::AGAIN) if ioctl_fionread(&**self)? > 0 => match splice() {
+                Err(Errno::AGAIN) => Ok(None),
+                other => Ok(Some(other?)),
+            },
+            other => Ok(Some(other?)),
+        }
+    }
 }
 
 /// The connection, which the kernel has reported as ready to send.

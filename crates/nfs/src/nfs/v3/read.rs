@@ -8,6 +8,7 @@ use nfs3_types::xdr_codec::{self, Pack};
 use super::call_options;
 use crate::nfs::attributes::{Attributes, FileHandle};
 use crate::nfs::blocking::{FIRST_JUKEBOX_WAIT, take_wait};
+use crate::nfs::data_room::DataRoom;
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::procedures::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
 use crate::nfs::rpc::{
@@ -24,7 +25,7 @@ pub(super) fn submit(
     is_unwanted: Option<IsUnwanted>,
 ) {
     let PieceToRead { file, offset, mut sink } = read;
-    let wanted = sink.bytes().len();
+    let wanted = sink.room().capacity();
     let count = u32::try_from(wanted).unwrap_or(u32::MAX);
     let arguments = ReadArguments { file, offset, count };
     let options = call_options(caller, NFS_PROGRAM::NFSPROC3_READ);
@@ -42,8 +43,8 @@ struct ReadCall {
 }
 
 impl DataSink for ReadCall {
-    fn bytes(&mut self) -> &mut [u8] {
-        self.sink.bytes()
+    fn room(&mut self) -> &mut dyn DataRoom {
+        self.sink.room()
     }
 
     fn end(mut self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) -> Option<Again> {

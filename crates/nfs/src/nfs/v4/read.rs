@@ -9,6 +9,7 @@ use super::compound::{
 use super::session::{SequenceError, SlotUse};
 use super::sessions::Sessions;
 use crate::nfs::blocking::{FIRST_JUKEBOX_WAIT, take_wait};
+use crate::nfs::data_room::DataRoom;
 use crate::nfs::error::{NfsError, Status};
 use crate::nfs::procedures::{Caller, PieceToRead, ReadEnd, ReadResult, ReadSink};
 use crate::nfs::rpc::{
@@ -29,7 +30,7 @@ pub(super) fn submit(
 ) {
     let PieceToRead { file, offset, mut sink } = read;
     let Some(slot) = sessions.try_use_slot() else { return sink.end(Err(NfsError::NoSession)) };
-    let wanted = sink.bytes().len();
+    let wanted = sink.room().capacity();
     let count = u32::try_from(wanted).unwrap_or(u32::MAX).min(slot.max_read());
     let operations = Operations::on(file).read(offset, count);
     let sequence = slot.sequence();
@@ -90,8 +91,8 @@ impl ReadCall {
 }
 
 impl DataSink for ReadCall {
-    fn bytes(&mut self) -> &mut [u8] {
-        self.sink.bytes()
+    fn room(&mut self) -> &mut dyn DataRoom {
+        self.sink.room()
     }
 
     fn end(mut self: Box<Self>, reply: std::result::Result<DataReply, RpcError>) -> Option<Again> {

@@ -3,7 +3,11 @@ use std::io::{IoSliceMut, Read};
 use std::sync::mpsc::{Receiver as Outbox, channel};
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::*;
+use crate::nfs::data_room::DataRoom;
+use crate::nfs::data_room::tests::TestRoom;
 use crate::nfs::rpc::decode_header;
 use crate::nfs::rpc::pending::{Again, DataHead, DataSink, DataTarget, ReplyTarget};
 use crate::nfs::xdr::Decoder;
@@ -47,6 +51,23 @@ impl Read for Chunks<'_> {
     }
 }
 
+impl Source for Chunks<'_> {
+    fn splice_to(&mut self, pipe: BorrowedFd<'_>, len: usize) -> io::Result<Option<usize>> {
+        if self.bytes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let most = (1 + self.random.below(self.largest)).min(self.bytes.len()).min(len);
+        match rustix::io::write(pipe, &self.bytes[..most]) {
+            Err(Errno::AGAIN) => Ok(None),
+            written => {
+                let written = written?;
+                self.bytes = &self.bytes[written..];
+                Ok(Some(written))
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 struct Table {
     calls: HashMap<u32, PendingCall>,
@@ -81,18 +102,18 @@ enum Got {
 /// Reports the data of a reply.
 struct Reported {
     xid: u32,
-    bytes: Vec<u8>,
+    room: TestRoom,
     report: std::sync::mpsc::Sender<(u32, Got)>,
 }
 
 impl DataSink for Reported {
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.bytes
+    fn room(&mut self) -> &mut dyn DataRoom {
+        &mut self.room
     }
 
-    fn end(self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again> {
+    fn end(mut self: Box<Self>, reply: Result<DataReply, RpcError>) -> Option<Again> {
         let got = match reply {
-            Ok(reply) => Got::Data(self.bytes[..reply.data].to_vec()),
+            Ok(reply) => Got::Data(self.room.taken(reply.data)),
             Err(error) => Got::Error(error.to_string()),
         };
         self.report.send((self.xid, got)).unwrap();
@@ -137,8 +158,12 @@ impl Rig {
     }
 
     fn expect_data(&mut self, xid: u32, room: usize) {
+        self.expect_data_in(xid, TestRoom::memory(room));
+    }
+
+    fn expect_data_in(&mut self, xid: u32, room: TestRoom) {
         let report = self.report.clone();
-        let sink = Box::new(Reported { xid, bytes: vec![0xee; room], report });
+        let sink = Box::new(Reported { xid, room, report });
         let target = DataTarget { sink, decode };
         self.expect(xid, ReplyTarget::Data(target));
     }
@@ -208,7 +233,15 @@ fn replies_are_the_same_however_they_arrive() {
         let bytes: Vec<u8> =
             all.iter().flat_map(|reply| record(reply, largest, &mut random)).collect();
         let mut rig = Rig::new();
-        rig.expect_data(1, data.len());
+        // The pipe takes all of it, or a part.
+        rig.expect_data_in(
+            1,
+            match random.below(3) {
+                0 => TestRoom::memory(data.len()),
+                1 => TestRoom::piped(data.len(), 1 << 20),
+                _ => TestRoom::piped(data.len(), 8 << 10),
+            },
+        );
         rig.expect_message(2, message.len());
         rig.expect_data(3, 10);
         rig.expect_data(4, 3);
@@ -272,7 +305,7 @@ fn an_expired_calls_buffer_is_not_touched_any_more() {
     let next = record(&data_reply(2, b"next"), 1 << 20, &mut Random(0));
     rig.receive(&[&bytes[begun..], &next].concat(), 100, 0);
     assert_eq!(rig.all_got(), [(2, Got::Data(b"next".to_vec()))]);
-    let buffer = call.data_target().unwrap().sink.bytes();
+    let buffer = call.data_target().unwrap().sink.room().memory().unwrap();
     assert!(buffer[..300].iter().all(|byte| *byte == 0xaa));
     assert!(buffer[300..].iter().all(|byte| *byte == 0xee));
 }
@@ -286,5 +319,45 @@ fn an_unfinished_call_is_kept_for_the_next_connection() {
         rig.receive(&bytes[..received], 1 << 20, 0);
         let left = rig.receiver.into_unfinished().or(rig.table.calls.remove(&1));
         assert_eq!(left.map(|call| call.xid), Some(1), "after {received} bytes");
+    }
+}
+
+#[test]
+fn a_reply_that_comes_again_replaces_what_has_come() {
+    let data = pattern(40_000);
+    for received in [30, 45, 9000, 30_000] {
+        let again = |data: &[u8]| record(&data_reply(1, data), 1 << 20, &mut Random(0));
+        let mut rig = Rig::new();
+        rig.expect_data_in(1, TestRoom::piped(40_000, 1 << 20));
+        rig.receive(&again(&pattern(39_999))[..received], 1 << 20, 0);
+        let call = rig.receiver.into_unfinished().or(rig.table.calls.remove(&1)).unwrap();
+        rig.receiver = Receiver::new();
+        rig.table.calls.insert(1, call);
+        rig.receive(&again(&data), 5000, 0);
+        assert_eq!(rig.all_got(), [(1, Got::Data(data.clone()))], "after {received} bytes");
+    }
+}
+
+#[test]
+fn a_reply_without_memory_fails_alone() {
+    for piped in [8 << 10, 1 << 20] {
+        let mut rig = Rig::new();
+        rig.expect_data_in(1, TestRoom::piped(40_000, piped).without_memory());
+        rig.expect_data(2, 4);
+        let mut random = Random(0);
+        let bytes = [
+            record(&data_reply(1, &pattern(40_000)), 1 << 20, &mut random),
+            record(&data_reply(2, b"next"), 9, &mut random),
+        ];
+        rig.receive(&bytes.concat(), 5000, 0);
+        let got = rig.all_got();
+        match piped {
+            0x2000 => assert!(
+                matches!(&got[0], (1, Got::Error(error)) if error.contains("no memory")),
+                "{got:?}"
+            ),
+            _ => assert_eq!(got[0], (1, Got::Data(pattern(40_000)))),
+        }
+        assert_eq!(got[1..], [(2, Got::Data(b"next".to_vec()))]);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver as Outbox, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::*;
+use crate::nfs::data_room::DataRoom;
 use crate::nfs::rpc::pending::{
     Again, DataHead, DataReply, DataSink, MAX_LOST_CONNECTIONS, RpcError,
 };
@@ -102,7 +103,7 @@ struct Sent {
 }
 
 impl DataSink for Sent {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn room(&mut self) -> &mut dyn DataRoom {
         &mut self.bytes
     }
 

@@ -1,0 +1,144 @@
+//! Where a segment that comes from an export's server is put.
+
+use std::os::fd::BorrowedFd;
+
+use crate::backend::DataRoom;
+use crate::buffer::{Buffer, BufferPool, Pipe, Reservation, SegmentData};
+
+/// The room for a segment, in memory or in a pipe.
+///
+/// *Invariant:* the first `filled` bytes are the segment's. Beyond them is what has come of a reply
+/// that is not complete.
+pub(super) struct SegmentRoom {
+    place: Place,
+    len: usize,
+    filled: usize,
+    buffers: BufferPool,
+    /// Whether it had a pipe, which did not suffice.
+    has_copied: bool,
+}
+
+enum Place {
+    Memory(Buffer),
+    Pipe(Pipe, Reservation),
+    /// There is no memory.
+    Nowhere(Option<Reservation>),
+}
+
+impl SegmentRoom {
+    /// Room for `len` bytes, in `pipe` if there is one, paid for by `claim`.
+    ///
+    /// # Errors
+    /// The claim, if there is no memory.
+    pub(super) fn new(
+        len: usize,
+        pipe: Option<Pipe>,
+        claim: Reservation,
+        buffers: &BufferPool,
+    ) -> Result<Self, Reservation> {
+        let place = match pipe {
+            Some(pipe) => Place::Pipe(pipe, claim),
+            None => Place::Memory(buffers.allocate(len, claim)?),
+        };
+        Ok(Self { place, len, filled: 0, buffers: buffers.clone(), has_copied: false })
+    }
+
+    /// How much of the segment has come.
+    pub(super) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// The next `bytes` of the segment have come.
+    pub(super) fn add_filled(&mut self, bytes: usize) {
+        self.filled += bytes;
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.filled >= self.len
+    }
+
+    /// Whether it had a pipe, which did not suffice.
+    pub(super) fn has_copied(&self) -> bool {
+        self.has_copied
+    }
+
+    pub(super) fn into_claim(self) -> Option<Reservation> {
+        match self.place {
+            Place::Memory(buffer) => Some(buffer.into_claim()),
+            Place::Pipe(_, claim) => Some(claim),
+            Place::Nowhere(claim) => claim,
+        }
+    }
+
+    /// The segment.
+    ///
+    /// # Errors
+    /// The claim, if it is not complete.
+    pub(super) fn into_data(self) -> Result<SegmentData, Option<Reservation>> {
+        let is_full = self.is_full();
+        match self.place {
+            Place::Memory(buffer) if is_full => Ok(SegmentData::from_buffer(buffer)),
+            Place::Pipe(pipe, claim) if is_full && pipe.buffered() == self.len => {
+                Ok(SegmentData::from_pipe(pipe, claim, self.buffers))
+            }
+            _ => Err(self.into_claim()),
+        }
+    }
+
+    /// Copies what is in the pipe into memory.
+    fn leave_pipe(&mut self) {
+        let (mut pipe, claim) = match std::mem::replace(&mut self.place, Place::Nowhere(None)) {
+            Place::Pipe(pipe, claim) => (pipe, claim),
+            other => {
+                self.place = other;
+                return;
+            }
+        };
+        self.has_copied = true;
+        self.place = match self.buffers.allocate(self.len, claim) {
+            Err(claim) => Place::Nowhere(Some(claim)),
+            Ok(mut buffer) => {
+                let piped = pipe.buffered();
+                match pipe.copy_out(&mut buffer[..piped]) {
+                    Ok(()) => Place::Memory(buffer),
+                    Err(_) => Place::Nowhere(Some(buffer.into_claim())),
+                }
+            }
+        };
+    }
+}
+
+impl DataRoom for SegmentRoom {
+    fn capacity(&self) -> usize {
+        self.len - self.filled
+    }
+
+    fn begin(&mut self) {
+        if let Place::Pipe(pipe, _) = &self.place
+            && pipe.buffered() != self.filled
+        {
+            self.leave_pipe();
+        }
+    }
+
+    fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        match &self.place {
+            Place::Pipe(pipe, _) => Some(pipe.write_end()),
+            Place::Memory(_) | Place::Nowhere(_) => None,
+        }
+    }
+
+    fn add_piped(&mut self, bytes: usize) {
+        if let Place::Pipe(pipe, _) = &mut self.place {
+            pipe.add_buffered(bytes);
+        }
+    }
+
+    fn memory(&mut self) -> Option<&mut [u8]> {
+        self.leave_pipe();
+        match &mut self.place {
+            Place::Memory(buffer) => Some(&mut buffer[self.filled..]),
+            Place::Pipe(..) | Place::Nowhere(_) => None,
+        }
+    }
+}
