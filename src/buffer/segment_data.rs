@@ -324,6 +324,24 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_into_a_pipe_can_still_be_taken() {
+        let budget = Budget::new(1 << 20);
+        let pipes = PipePool::new(1 << 20).unwrap();
+        for copied in [false, true] {
+            let data = piped(&budget, &pipes);
+            assert!(!copied || data.materialize(0..LEN));
+            let mut small = PipePool::new(LEN / 4).unwrap().pipe().unwrap();
+            let error = data.move_to_pipe(0..LEN, &mut small).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            let mut all = vec![0; small.buffered()];
+            assert!(!all.is_empty());
+            small.copy_out(&mut all).unwrap();
+            data.append_to(all.len()..LEN, &mut all).unwrap();
+            assert!(all == bytes(), "copied: {copied}");
+        }
+    }
+
+    #[test]
     fn materialized_data_is_complete_and_claimed() {
         let budget = Budget::new(1 << 20);
         let pipes = PipePool::new(1 << 20).unwrap();

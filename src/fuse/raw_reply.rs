@@ -174,3 +174,26 @@ fn out_header(id: RequestId, len: usize) -> [u8; HEADER_BYTES] {
     header[8..].copy_from_slice(&id.0.to_ne_bytes());
     header
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::{Budget, BufferPool, size_class};
+
+    #[test]
+    fn a_reply_that_does_not_fit_into_a_pipe_is_copied_whole() {
+        const LEN: usize = 100_000;
+        let bytes: Vec<u8> = (0..LEN).map(|i| (i / 7) as u8).collect();
+        let budget = Budget::new(1 << 20);
+        let claim = budget.claim(size_class(LEN as u64)).unwrap();
+        let mut buffer = BufferPool::new(budget).allocate(LEN, claim).ok().unwrap();
+        buffer.copy_from_slice(&bytes);
+        let data = ReadData::from_buffer(buffer, LEN);
+        let mut pipe = PipePool::new(8 << 10).unwrap().pipe().unwrap();
+        pipe.write(&[1; HEADER_BYTES]).unwrap();
+        let error = data.move_to_pipe(&mut pipe).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(pipe.buffered() > HEADER_BYTES);
+        assert!(copy_back(&mut pipe, &data).unwrap() == bytes);
+    }
+}

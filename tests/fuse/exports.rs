@@ -14,14 +14,19 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::needs;
 use crate::nfs_server::{BadReads, NfsServer};
 use crate::processes;
 use crate::rig::{PATIENCE, root, tree};
 
 const LEN: usize = 9_000_001;
+const MIB: usize = 1 << 20;
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The largest pipe of an ordinary user.
+const PIPE_MAX_SIZE: &str = "/proc/sys/fs/pipe-max-size";
 
 /// Servers of one tree, and a volume of them.
 struct Rig {
@@ -35,7 +40,7 @@ fn pattern() -> Vec<u8> {
 }
 
 impl Rig {
-    /// `read` has more keys of `[read]`.
+    /// `read` has more keys of `[read]`, and further tables.
     fn new(servers: usize, read: &str) -> Self {
         let room = tree();
         let at = root(&room);
@@ -90,6 +95,40 @@ impl Drop for Rig {
     fn drop(&mut self) {
         self.servers.iter().for_each(|server| server.hang(false));
         self.unmount();
+    }
+}
+
+/// In pipes, where no memory of the daemon holds it.
+#[test]
+fn data_of_exports_waits_in_packets() {
+    // A daemon of root raises it.
+    let memory_ahead = |read: &str| {
+        let rig = Rig::new(1, read);
+        let file = fs::File::open(rig.at("large")).unwrap();
+        let mut got = vec![0; LEN];
+        file.read_exact_at(&mut got[..MIB], 0).unwrap();
+        let until = Instant::now() + PATIENCE;
+        let memory = loop {
+            let gauges = rig.mount.as_ref().unwrap().status().gauges;
+            if gauges.buffer_used >= 2 * MIB as u64 && gauges.segments_in_flight == 0 {
+                break gauges.buffer_memory;
+            }
+            assert!(Instant::now() < until, "{gauges:?}");
+            std::thread::sleep(PAUSE);
+        };
+        // In parts that begin in one segment and end in another, and twice.
+        for (index, part) in got.chunks_mut(700_001).enumerate().skip(1) {
+            file.read_exact_at(part, index as u64 * 700_001).unwrap();
+        }
+        file.read_exact_at(&mut got[..700_001], 0).unwrap();
+        assert!(got == pattern());
+        memory
+    };
+    assert!(memory_ahead("cache = 'direct'\n[fuse]\nsplice = false") >= 2 * MIB as u64);
+    let in_pipes = memory_ahead("cache = 'direct'");
+    let limit = fs::read_to_string(PIPE_MAX_SIZE).unwrap().trim().parse::<usize>().unwrap();
+    if needs::machine(limit >= 4 * MIB, "pipes of 4 MiB (fs.pipe-max-size)") {
+        assert!(in_pipes < MIB as u64, "{in_pipes}");
     }
 }
 

@@ -142,3 +142,84 @@ impl DataRoom for SegmentRoom {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::{Budget, PipePool, size_class};
+
+    const LEN: usize = 20_000;
+
+    fn bytes() -> Vec<u8> {
+        (0..LEN).map(|i| (i / 7) as u8).collect()
+    }
+
+    fn room(buffers: &BufferPool) -> SegmentRoom {
+        let pipe = PipePool::new(1 << 20).unwrap().pipe().unwrap();
+        let claim = buffers.budget().claim(size_class(LEN as u64)).unwrap();
+        SegmentRoom::new(LEN, Some(pipe), claim, buffers).ok().unwrap()
+    }
+
+    fn put(room: &mut SegmentRoom, bytes: &[u8]) {
+        assert_eq!(rustix::io::write(room.pipe().unwrap(), bytes), Ok(bytes.len()));
+        room.add_piped(bytes.len());
+    }
+
+    fn taken(room: SegmentRoom) -> Vec<u8> {
+        let mut all = Vec::new();
+        room.into_data().ok().unwrap().append_to(0..LEN, &mut all).unwrap();
+        all
+    }
+
+    #[test]
+    fn a_segment_comes_in_several_replies() {
+        let buffers = BufferPool::new(Budget::new(1 << 20));
+        let mut room = room(&buffers);
+        for part in bytes().chunks(7000) {
+            room.begin();
+            put(&mut room, part);
+            room.add_filled(part.len());
+        }
+        assert_eq!(buffers.allocated_bytes(), 0, "something was copied");
+        assert!(!room.has_copied());
+        assert!(taken(room) == bytes());
+    }
+
+    #[test]
+    fn what_a_lost_reply_has_left_is_no_part_of_the_segment() {
+        let buffers = BufferPool::new(Budget::new(1 << 20));
+        for filled in [0, 7000] {
+            let mut room = room(&buffers);
+            put(&mut room, &bytes()[..filled]);
+            room.add_filled(filled);
+            room.begin();
+            put(&mut room, &[0xee; 5000]);
+            room.begin();
+            assert!(room.has_copied() && room.pipe().is_none());
+            assert_eq!(room.capacity(), LEN - filled);
+            room.memory().unwrap().copy_from_slice(&bytes()[filled..]);
+            room.add_filled(LEN - filled);
+            assert!(taken(room) == bytes(), "after {filled} bytes");
+        }
+    }
+
+    #[test]
+    fn a_full_pipe_leaves_its_bytes_to_memory() {
+        let buffers = BufferPool::new(Budget::new(1 << 20));
+        let mut room = room(&buffers);
+        put(&mut room, &bytes()[..5000]);
+        room.memory().unwrap()[5000..].copy_from_slice(&bytes()[5000..]);
+        room.add_filled(LEN);
+        assert!(taken(room) == bytes());
+    }
+
+    #[test]
+    fn an_incomplete_segment_gives_its_claim_back() {
+        let buffers = BufferPool::new(Budget::new(1 << 20));
+        let mut room = room(&buffers);
+        put(&mut room, &bytes()[..5000]);
+        room.add_filled(LEN);
+        assert!(room.into_data().err().unwrap().is_some());
+        assert_eq!(buffers.budget().used(), 0);
+    }
+}
