@@ -27,14 +27,20 @@ pub(super) fn set_readahead(mount_point: &Path, bytes: u64) -> io::Result<()> {
 /// `AT_STATX_DONT_SYNC` of statx(2).
 const AT_STATX_DONT_SYNC: u32 = 0x4000;
 
-/// Pipes in which segments and replies wait as pages.
+/// Pipes in which segments and replies wait as pages, if there are any.
+#[derive(Default)]
 pub(super) struct PagePipes {
     pub(super) segments: SegmentPipes,
-    pub(super) replies: PipePool,
+    pub(super) replies: Option<PipePool>,
 }
 
 /// So many slots of a pipe for packets, for each page of data: a packet of 1500 bytes takes one.
 const SLOTS_PER_PAGE: u64 = 4;
+
+/// An ordinary user's pipes have fewer slots. They suffice where packets are large, as between
+/// containers of one machine. The kernel limits the slots of all pipes of a user, to those of 64 such
+/// pipes by default, so these are a part of them.
+const MAX_USER_PIPES: u64 = 16;
 
 /// This part of the budget, at most, waits in packets. A page of a packet may be filled by a third,
 /// and is paid for by its data.
@@ -59,33 +65,30 @@ fn make_pipes<T>(bytes: u64, raise: bool, make: impl Fn() -> io::Result<T>) -> i
     }
 }
 
-/// Pipes for segments of `segment` bytes and requests of at most `request`.
-fn make_page_pipes(segment: u64, request: u64, raise: bool) -> io::Result<PagePipes> {
+/// Pipes for segments of `segment` bytes, and for replies to requests of at most `request`.
+fn cached_pipes(segment: u64, request: u64, raise: bool) -> io::Result<(PipePool, PipePool)> {
     // One page more for the header, and one for a request that begins and ends inside a page.
     let reply = (request + 2 * page_size()).next_power_of_two();
     make_pipes(reply.max(segment), raise, || {
-        let cached = Some(PipePool::new(segment as usize)?);
-        let segments = SegmentPipes { cached, received: None };
-        Ok(PagePipes { segments, replies: PipePool::new(reply as usize)? })
+        Ok((PipePool::new(segment as usize)?, PipePool::new(reply as usize)?))
     })
 }
 
-/// Adds pipes for the packets of `count` segments. Replies have as many slots as a segment then; those
-/// that need more are copied.
-fn add_packet_pipes(
-    pipes: &mut PagePipes,
-    segment: u64,
-    count: u64,
-    raise: bool,
-) -> io::Result<()> {
-    let bytes = (segment * SLOTS_PER_PAGE).max(pipes.replies.bytes() as u64);
-    let count = count.max(1) as usize;
-    let (received, replies) = make_pipes(bytes, raise, || {
-        Ok((PipePool::with_limit(bytes as usize, count)?, PipePool::new(bytes as usize)?))
-    })?;
-    pipes.segments.received = Some(received);
-    pipes.replies = replies;
-    Ok(())
+/// Pipes for the packets of `count` segments, and for replies of packets. Replies have as many slots
+/// as a segment; those that need more are copied.
+fn packet_pipes(segment: u64, count: u64, raise: bool) -> io::Result<(PipePool, PipePool)> {
+    let make = |bytes: u64, count: u64| {
+        let received = PipePool::with_limit(bytes as usize, count.max(1) as usize)?;
+        Ok((received, PipePool::new(bytes as usize)?))
+    };
+    let bytes = segment * SLOTS_PER_PAGE;
+    make_pipes(bytes, raise, || make(bytes, count)).or_else(|error| {
+        let limit = std::fs::read_to_string(PIPE_MAX_SIZE).ok().and_then(|n| n.trim().parse().ok());
+        match limit {
+            Some(limit) if limit >= segment => make(limit, count.min(MAX_USER_PIPES)),
+            _ => Err(error),
+        }
+    })
 }
 
 fn page_size() -> u64 {
@@ -108,25 +111,35 @@ pub(super) fn max_request(config: &Config) -> u64 {
 }
 
 /// Pipes for pages, if `[fuse] splice` is on and the kernel allows them.
-pub(super) fn page_pipes(config: &Config) -> Option<PagePipes> {
+pub(super) fn page_pipes(config: &Config) -> PagePipes {
     if !config.fuse.splice {
-        return None;
+        return PagePipes::default();
     }
     let request = max_request(config).min(max_kernel_request());
     let segment = config.read.segment_size;
     let raise = config.fuse.kernel_tuning;
-    let mut pipes = make_page_pipes(segment, request, raise)
-        .inspect_err(|error| {
-            tracing::info!(%error, "cannot make pipes of the necessary size; fanfs copies file data");
-        })
-        .ok()?;
+    let log =
+        |what: &str, error: &io::Error| tracing::info!(%error, "fanfs copies {what}: no pipes");
+    let mut pools = PagePipes::default();
+    match cached_pipes(segment, request, raise) {
+        Ok((cached, replies)) => {
+            pools.segments.cached = Some(cached);
+            pools.replies = Some(replies);
+        }
+        Err(error) => log("cached data", &error),
+    }
     if config.replicas.iter().any(|replica| replica.location.export().is_some()) {
         let count = config.memory.budget / PACKETS_SHARE_OF_BUDGET / segment;
-        if let Err(error) = add_packet_pipes(&mut pipes, segment, count, raise) {
-            tracing::info!(%error, "cannot make pipes for packets; fanfs copies data of exports");
+        match packet_pipes(segment, count, raise) {
+            Ok((received, replies)) => {
+                pools.segments.received = Some(received);
+                let other = pools.replies.take().filter(|other| other.bytes() > replies.bytes());
+                pools.replies = Some(other.unwrap_or(replies));
+            }
+            Err(error) => log("data of exports", &error),
         }
     }
-    Some(pipes)
+    pools
 }
 
 /// Raises the soft limit of open files. An open file takes a descriptor for each replica that

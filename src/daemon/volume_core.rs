@@ -113,10 +113,7 @@ impl VolumeCore {
         let counters = Arc::new(VolumeCounters::default());
         let pipes = kernel_tuning::page_pipes(&config);
         let reader = Reader::new(
-            read_policy(
-                &config,
-                pipes.as_ref().map(|pipes| pipes.segments.clone()).unwrap_or_default(),
-            ),
+            read_policy(&config, pipes.segments),
             Arc::clone(&replicas),
             policies,
             Arc::clone(&counters),
@@ -141,7 +138,7 @@ impl VolumeCore {
             reader,
             fs,
             counters,
-            reply_pipes: pipes.map(|pipes| pipes.replies),
+            reply_pipes: pipes.replies,
             started_at: Instant::now(),
             clock: WallClock::default(),
         }

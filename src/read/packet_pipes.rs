@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::fetch::SegmentFetch;
 use super::is_taken_once;
-use crate::buffer::{Pipe, PipePool};
+use crate::buffer::PipePool;
 use crate::volume::{ReplicaId, ReplicaMap};
 
 /// Segments of at least this size use a pipe. The first bytes of each reply are copied, and a pipe
@@ -29,8 +29,8 @@ impl PacketPipes {
         Self { pool, pauses: ReplicaMap::from_fn(replicas, |_| AtomicU32::new(0)) }
     }
 
-    /// A pipe for the segment, if a replica's packets may stay where they are.
-    pub(super) fn pipe_for(&self, fetch: &SegmentFetch, replica: ReplicaId) -> Option<Pipe> {
+    /// The pipes of the segment, if a replica's packets may stay where they are.
+    pub(super) fn pipes_for(&self, fetch: &SegmentFetch, replica: ReplicaId) -> Option<PipePool> {
         let pool = self.pool.as_ref()?;
         if fetch.range.len() < MIN_BYTES || !is_taken_once(fetch) {
             return None;
@@ -39,7 +39,7 @@ impl PacketPipes {
         let pause = &self.pauses[replica];
         match pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left) {
             Ok(_) => None,
-            Err(_) => pool.pipe().ok(),
+            Err(_) => Some(pool.clone()),
         }
     }
 

@@ -3,9 +3,10 @@
 use std::os::fd::BorrowedFd;
 
 use crate::backend::DataRoom;
-use crate::buffer::{Buffer, BufferPool, Pipe, Reservation, SegmentData};
+use crate::buffer::{Buffer, BufferPool, Pipe, PipePool, Reservation, SegmentData};
 
-/// The room for a segment, in memory or in a pipe.
+/// The room for a segment, in a pipe or in memory. It is taken when the first data comes, so that a
+/// server that hangs holds neither.
 ///
 /// *Invariant:* the first `filled` bytes are the segment's. Beyond them is what has come of a reply
 /// that is not complete.
@@ -19,6 +20,8 @@ pub(super) struct SegmentRoom {
 }
 
 enum Place {
+    /// Nothing has come.
+    Open(Option<PipePool>, Reservation),
     Memory(Buffer),
     Pipe(Pipe, Reservation),
     /// There is no memory.
@@ -26,21 +29,15 @@ enum Place {
 }
 
 impl SegmentRoom {
-    /// Room for `len` bytes, in `pipe` if there is one, paid for by `claim`.
-    ///
-    /// # Errors
-    /// The claim, if there is no memory.
+    /// Room for `len` bytes, in a pipe of `pipes` if that can be had, paid for by `claim`.
     pub(super) fn new(
         len: usize,
-        pipe: Option<Pipe>,
+        pipes: Option<PipePool>,
         claim: Reservation,
         buffers: &BufferPool,
-    ) -> Result<Self, Reservation> {
-        let place = match pipe {
-            Some(pipe) => Place::Pipe(pipe, claim),
-            None => Place::Memory(buffers.allocate(len, claim)?),
-        };
-        Ok(Self { place, len, filled: 0, buffers: buffers.clone(), has_copied: false })
+    ) -> Self {
+        let place = Place::Open(pipes, claim);
+        Self { place, len, filled: 0, buffers: buffers.clone(), has_copied: false }
     }
 
     /// How much of the segment has come.
@@ -65,7 +62,7 @@ impl SegmentRoom {
     pub(super) fn into_claim(self) -> Option<Reservation> {
         match self.place {
             Place::Memory(buffer) => Some(buffer.into_claim()),
-            Place::Pipe(_, claim) => Some(claim),
+            Place::Open(_, claim) | Place::Pipe(_, claim) => Some(claim),
             Place::Nowhere(claim) => claim,
         }
     }
@@ -85,26 +82,42 @@ impl SegmentRoom {
         }
     }
 
-    /// Copies what is in the pipe into memory.
-    fn leave_pipe(&mut self) {
-        let (mut pipe, claim) = match std::mem::replace(&mut self.place, Place::Nowhere(None)) {
-            Place::Pipe(pipe, claim) => (pipe, claim),
+    /// Takes the pipe, or else memory.
+    fn use_pipe(&mut self, pipe: Option<Pipe>) {
+        let Some(pipe) = pipe else { return self.use_memory() };
+        self.place = match std::mem::replace(&mut self.place, Place::Nowhere(None)) {
+            Place::Open(_, claim) => Place::Pipe(pipe, claim),
+            other => other,
+        };
+    }
+
+    /// Takes memory, and copies what is in the pipe.
+    fn use_memory(&mut self) {
+        let (pipe, claim) = match std::mem::replace(&mut self.place, Place::Nowhere(None)) {
+            Place::Open(_, claim) => (None, claim),
+            Place::Pipe(pipe, claim) => (Some(pipe), claim),
             other => {
                 self.place = other;
                 return;
             }
         };
-        self.has_copied = true;
+        self.has_copied = pipe.is_some();
         self.place = match self.buffers.allocate(self.len, claim) {
             Err(claim) => Place::Nowhere(Some(claim)),
-            Ok(mut buffer) => {
-                let piped = pipe.buffered();
-                match pipe.copy_out(&mut buffer[..piped]) {
-                    Ok(()) => Place::Memory(buffer),
-                    Err(_) => Place::Nowhere(Some(buffer.into_claim())),
-                }
-            }
+            Ok(buffer) => match pipe {
+                Some(pipe) => copy_out(pipe, buffer),
+                None => Place::Memory(buffer),
+            },
         };
+    }
+}
+
+/// Moves what is in `pipe` to the beginning of `buffer`.
+fn copy_out(mut pipe: Pipe, mut buffer: Buffer) -> Place {
+    let piped = pipe.buffered();
+    match pipe.copy_out(&mut buffer[..piped]) {
+        Ok(()) => Place::Memory(buffer),
+        Err(_) => Place::Nowhere(Some(buffer.into_claim())),
     }
 }
 
@@ -114,17 +127,20 @@ impl DataRoom for SegmentRoom {
     }
 
     fn begin(&mut self) {
-        if let Place::Pipe(pipe, _) = &self.place
-            && pipe.buffered() != self.filled
-        {
-            self.leave_pipe();
+        match &mut self.place {
+            Place::Open(pipes, _) => {
+                let pipe = pipes.take().and_then(|pipes| pipes.pipe().ok());
+                self.use_pipe(pipe);
+            }
+            Place::Pipe(pipe, _) if pipe.buffered() != self.filled => self.use_memory(),
+            Place::Pipe(..) | Place::Memory(_) | Place::Nowhere(_) => {}
         }
     }
 
     fn pipe(&self) -> Option<BorrowedFd<'_>> {
         match &self.place {
             Place::Pipe(pipe, _) => Some(pipe.write_end()),
-            Place::Memory(_) | Place::Nowhere(_) => None,
+            Place::Open(..) | Place::Memory(_) | Place::Nowhere(_) => None,
         }
     }
 
@@ -135,10 +151,10 @@ impl DataRoom for SegmentRoom {
     }
 
     fn memory(&mut self) -> Option<&mut [u8]> {
-        self.leave_pipe();
+        self.use_memory();
         match &mut self.place {
             Place::Memory(buffer) => Some(&mut buffer[self.filled..]),
-            Place::Pipe(..) | Place::Nowhere(_) => None,
+            Place::Open(..) | Place::Pipe(..) | Place::Nowhere(_) => None,
         }
     }
 }
@@ -146,7 +162,7 @@ impl DataRoom for SegmentRoom {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{Budget, PipePool, size_class};
+    use crate::buffer::{Budget, size_class};
 
     const LEN: usize = 20_000;
 
@@ -155,9 +171,9 @@ mod tests {
     }
 
     fn room(buffers: &BufferPool) -> SegmentRoom {
-        let pipe = PipePool::new(1 << 20).unwrap().pipe().unwrap();
+        let pipes = PipePool::new(1 << 20).unwrap();
         let claim = buffers.budget().claim(size_class(LEN as u64)).unwrap();
-        SegmentRoom::new(LEN, Some(pipe), claim, buffers).ok().unwrap()
+        SegmentRoom::new(LEN, Some(pipes), claim, buffers)
     }
 
     fn put(room: &mut SegmentRoom, bytes: &[u8]) {
@@ -190,6 +206,7 @@ mod tests {
         let buffers = BufferPool::new(Budget::new(1 << 20));
         for filled in [0, 7000] {
             let mut room = room(&buffers);
+            room.begin();
             put(&mut room, &bytes()[..filled]);
             room.add_filled(filled);
             room.begin();
@@ -207,6 +224,7 @@ mod tests {
     fn a_full_pipe_leaves_its_bytes_to_memory() {
         let buffers = BufferPool::new(Budget::new(1 << 20));
         let mut room = room(&buffers);
+        room.begin();
         put(&mut room, &bytes()[..5000]);
         room.memory().unwrap()[5000..].copy_from_slice(&bytes()[5000..]);
         room.add_filled(LEN);
@@ -214,9 +232,25 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_held_before_data_comes() {
+        let buffers = BufferPool::new(Budget::new(1 << 20));
+        let claim = buffers.budget().claim(size_class(LEN as u64)).unwrap();
+        let pipes = PipePool::with_limit(1 << 20, 1).unwrap();
+        let mut first = SegmentRoom::new(LEN, Some(pipes.clone()), claim, &buffers);
+        assert!(pipes.pipe().is_ok() && buffers.allocated_bytes() == 0);
+        first.begin();
+        let claim = buffers.budget().claim(size_class(LEN as u64)).unwrap();
+        let mut second = SegmentRoom::new(LEN, Some(pipes.clone()), claim, &buffers);
+        second.begin();
+        assert!(first.pipe().is_some() && second.pipe().is_none());
+        assert!(second.memory().is_some() && !second.has_copied());
+    }
+
+    #[test]
     fn an_incomplete_segment_gives_its_claim_back() {
         let buffers = BufferPool::new(Budget::new(1 << 20));
         let mut room = room(&buffers);
+        room.begin();
         put(&mut room, &bytes()[..5000]);
         room.add_filled(LEN);
         assert!(room.into_data().err().unwrap().is_some());

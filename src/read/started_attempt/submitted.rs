@@ -61,15 +61,8 @@ pub(super) fn begin(
     }
     let Some(call) = attempt.host().begin_threadless_call() else { return Err(attempt) };
     let Some(claim) = fetch.take_attempt_claim(*replica) else { return Err(attempt) };
-    let pipe = reader.packet_pipes.pipe_for(fetch, *replica);
-    let len = fetch.range.len() as usize;
-    let room = match SegmentRoom::new(len, pipe, claim, &reader.buffers) {
-        Ok(room) => room,
-        Err(claim) => {
-            fetch.return_attempt_claim(*replica, claim);
-            return Err(attempt);
-        }
-    };
+    let pipes = reader.packet_pipes.pipes_for(fetch, *replica);
+    let room = SegmentRoom::new(fetch.range.len() as usize, pipes, claim, &reader.buffers);
     fetch.state.lock().tickets.push((*replica, call.ticket()));
     let patience = reader.policy.deadlines.while_responsive;
     let patient_until = Instant::now() + patience;
