@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_a_pipe_can_still_be_taken() {
+    fn bytes_that_do_not_fit_into_a_pipe_can_still_be_taken() {
         let budget = Budget::new(1 << 20);
         let pipes = PipePool::new(1 << 20).unwrap();
         for copied in [false, true] {

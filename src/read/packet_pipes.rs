@@ -1,7 +1,7 @@
 //! Pipes for segments that come from an export's server: the pages of its packets wait there.
 //!
 //! Each packet takes a slot of a pipe, however short it is. If those of a server fill a pipe before
-//! the segment is complete, what is in it is copied: that costs more than no pipe. So the next
+//! the segment is complete, its bytes are copied: that costs more than no pipe. So the next
 //! segments of that server get none for a while.
 
 use std::sync::atomic::{AtomicU32, Ordering};

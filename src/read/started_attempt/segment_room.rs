@@ -8,8 +8,8 @@ use crate::buffer::{Buffer, BufferPool, Pipe, PipePool, Reservation, SegmentData
 /// The room for a segment, in a pipe or in memory. It is taken when the first data comes, so that a
 /// server that hangs holds neither.
 ///
-/// *Invariant:* the first `filled` bytes are the segment's. Beyond them is what has come of a reply
-/// that is not complete.
+/// *Invariant:* the first `filled` bytes are the segment's. Beyond them are those of a reply that is
+/// not complete.
 pub(super) struct SegmentRoom {
     place: Place,
     len: usize,
@@ -91,7 +91,7 @@ impl SegmentRoom {
         };
     }
 
-    /// Takes memory, and copies what is in the pipe.
+    /// Takes memory, and copies the pipe's bytes there.
     fn use_memory(&mut self) {
         let (pipe, claim) = match std::mem::replace(&mut self.place, Place::Nowhere(None)) {
             Place::Open(_, claim) => (None, claim),
@@ -112,7 +112,7 @@ impl SegmentRoom {
     }
 }
 
-/// Moves what is in `pipe` to the beginning of `buffer`.
+/// Moves the bytes in `pipe` to the beginning of `buffer`.
 fn copy_out(mut pipe: Pipe, mut buffer: Buffer) -> Place {
     let piped = pipe.buffered();
     match pipe.copy_out(&mut buffer[..piped]) {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lost_reply_has_left_is_no_part_of_the_segment() {
+    fn bytes_of_a_lost_reply_are_no_part_of_the_segment() {
         let buffers = BufferPool::new(Budget::new(1 << 20));
         for filled in [0, 7000] {
             let mut room = room(&buffers);

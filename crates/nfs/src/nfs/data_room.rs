@@ -12,7 +12,7 @@ pub trait DataRoom: Send {
     /// The bytes that it has room for.
     fn capacity(&self) -> usize;
 
-    /// A reply's data begins. What came of an earlier reply to the same call is void.
+    /// A reply's data begins. That of an earlier reply to the same call is void.
     fn begin(&mut self) {}
 
     /// The pipe that takes the data, which never blocks; `None` if memory takes it.

@@ -323,7 +323,7 @@ fn an_unfinished_call_is_kept_for_the_next_connection() {
 }
 
 #[test]
-fn a_reply_that_comes_again_replaces_what_has_come() {
+fn a_reply_that_comes_again_replaces_the_part_before() {
     let data = pattern(40_000);
     for received in [30, 45, 9000, 30_000] {
         let again = |data: &[u8]| record(&data_reply(1, data), 1 << 20, &mut Random(0));
