@@ -22,4 +22,4 @@ mod segment_data;
 pub use budget::{Budget, Reservation};
 pub use pipe::{Pipe, PipePool};
 pub use pool::{Buffer, BufferPool, ScratchBuffer, size_class};
-pub use segment_data::SegmentData;
+pub use segment_data::{MIN_SPLICE_BYTES, SegmentData};

@@ -54,6 +54,14 @@ pub(crate) struct RetainedCapabilities {
     pub allows_set_id_programs: bool,
 }
 
+/// Whether this process may raise one of these, and the kernel's own limits know it: those of a
+/// container with users of its own do not count.
+pub(crate) fn has(wanted: Capabilities) -> bool {
+    let is_first = std::fs::read_to_string("/proc/self/uid_map")
+        .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+    is_first && capabilities(None).is_ok_and(|now| now.permitted.intersects(wanted))
+}
+
 /// Gives up all capabilities except `kept`, in the calling thread and the threads that it starts
 /// later. A process of root also disables core dumps, because they would contain other users' data.
 ///

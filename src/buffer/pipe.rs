@@ -15,6 +15,9 @@ use crate::capabilities;
 /// has two descriptors.
 const MAX_IDLE: usize = 256;
 
+/// So many pipes are refused after the content of one did not fit into another.
+const REFUSALS: usize = 256;
+
 /// A pool of pipes of one size.
 #[derive(Clone, Debug)]
 pub struct PipePool {
@@ -27,6 +30,8 @@ struct PipePoolInner {
     /// The most pipes in use.
     most: usize,
     in_use: AtomicUsize,
+    /// So many pipes are refused.
+    refused: AtomicUsize,
     idle: Mutex<Vec<PipeEnds>>,
 }
 
@@ -65,7 +70,13 @@ impl PipePool {
         let bytes = bytes.next_power_of_two();
         let idle = Mutex::new(vec![PipeEnds::new(bytes)?]);
         Ok(Self {
-            inner: Arc::new(PipePoolInner { bytes, most, in_use: AtomicUsize::new(0), idle }),
+            inner: Arc::new(PipePoolInner {
+                bytes,
+                most,
+                in_use: AtomicUsize::new(0),
+                refused: AtomicUsize::new(0),
+                idle,
+            }),
         })
     }
 
@@ -77,9 +88,14 @@ impl PipePool {
     /// An empty pipe.
     ///
     /// # Errors
-    /// EMFILE, ENFILE and other errors of pipe2(2); EMFILE also if too many are in use.
+    /// EMFILE, ENFILE and other errors of pipe2(2); EMFILE also if too many are in use, and EAGAIN
+    /// after the content of one was too large for another pipe.
     pub fn pipe(&self) -> io::Result<Pipe> {
         let pool = Arc::clone(&self.inner);
+        let one_less = |left: usize| left.checked_sub(1);
+        if pool.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            return Err(Errno::AGAIN.into());
+        }
         let before = pool.in_use.fetch_add(1, Ordering::Relaxed);
         // From here on it counts, and no longer once it is dropped.
         let mut pipe = Pipe { ends: None, buffered: 0, pool };
@@ -117,8 +133,13 @@ impl Pipe {
         let buffered = std::mem::take(&mut self.buffered);
         // More than any pipe holds.
         let in_use = AtomicUsize::new(1);
-        let inner =
-            PipePoolInner { bytes: usize::MAX, most: usize::MAX, in_use, idle: Mutex::default() };
+        let inner = PipePoolInner {
+            bytes: usize::MAX,
+            most: usize::MAX,
+            in_use,
+            refused: AtomicUsize::new(0),
+            idle: Mutex::default(),
+        };
         Self { ends, buffered, pool: Arc::new(inner) }
     }
 
@@ -158,13 +179,20 @@ impl Pipe {
     /// Moves the next `bytes` to another pipe.
     ///
     /// # Errors
-    /// `WouldBlock` if they do not fit there.
+    /// `WouldBlock` if they do not fit there. Copying them costs more than no pipe does, so the pool
+    /// then refuses the next [`REFUSALS`] pipes.
     pub fn splice_to(&mut self, other: &mut Pipe, bytes: usize) -> io::Result<()> {
         let mut left = bytes;
         while left > 0 {
             let from = &self.ends().read;
             let to = &other.ends().write;
-            let moved = splice(from, None, to, None, left, SpliceFlags::NONBLOCK)?;
+            let moved = match splice(from, None, to, None, left, SpliceFlags::NONBLOCK) {
+                Err(Errno::AGAIN) => {
+                    self.pool.refused.store(REFUSALS, Ordering::Relaxed);
+                    return Err(Errno::AGAIN.into());
+                }
+                moved => moved?,
+            };
             if moved == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -251,6 +279,22 @@ mod tests {
         assert!(pipes.pipe().is_err());
         drop((second, third));
         assert_eq!(pipes.inner.in_use.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn pipes_are_refused_after_one_did_not_fit_into_another() {
+        let pipes = PipePool::new(1 << 20).unwrap();
+        let mut small = PipePool::new(4096).unwrap().pipe().unwrap();
+        let mut large = pipes.pipe().unwrap();
+        large.write(&[0; 10_000]).unwrap();
+        assert_eq!(
+            large.splice_to(&mut small, 10_000).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        for _ in 0..REFUSALS {
+            assert!(pipes.pipe().is_err());
+        }
+        assert!(pipes.pipe().is_ok());
     }
 
     #[test]

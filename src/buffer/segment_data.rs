@@ -48,7 +48,7 @@ enum PagePiece {
 
 /// The smallest part that moves as pages, unless it is the last of its piece. A smaller part is
 /// copied together with the rest: one copy costs less than three system calls for each part.
-const MIN_SPLICE_BYTES: usize = 32 * 1024;
+pub const MIN_SPLICE_BYTES: usize = 32 * 1024;
 
 impl SegmentData {
     /// Data in memory.
@@ -106,11 +106,8 @@ impl SegmentData {
     pub fn materialize(&self, part: Range<usize>) -> bool {
         let Storage::Pages(pages) = &self.storage else { return true };
         let mut pages = pages.lock();
-        let piped: Vec<usize> = pages.pieces.keys().copied().collect();
-        for start in piped {
-            if let Err(error) = pages.copy_piece(start) {
-                tracing::error!(%error, "cannot read file data back from a pipe");
-            }
+        if let Err(error) = pages.copy_pieces() {
+            tracing::error!(%error, "cannot read file data back from a pipe");
         }
         pages.has_copied(part)
     }
@@ -130,14 +127,18 @@ impl SegmentData {
     /// Appends a copy of a part of the bytes to `bytes`.
     ///
     /// # Errors
-    /// The part has been taken already.
+    /// The part has been taken already, or there is no memory.
     pub fn append_to(&self, part: Range<usize>, bytes: &mut Vec<u8>) -> io::Result<()> {
-        if !self.materialize(part.clone()) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
         match &self.storage {
             Storage::Memory(buffer) => bytes.extend_from_slice(&buffer[part]),
-            Storage::Pages(pages) => bytes.extend_from_slice(pages.lock().copied_bytes(part)?),
+            Storage::Pages(_) if part.is_empty() => {}
+            Storage::Pages(pages) => {
+                let mut pages = pages.lock();
+                let copied = pages.copy_pieces();
+                let part =
+                    pages.copied_bytes(part).map_err(|error| copied.err().unwrap_or(error))?;
+                bytes.extend_from_slice(part);
+            }
         }
         Ok(())
     }
@@ -180,8 +181,13 @@ impl PipedPages {
             };
             if let Some(PagePiece::Piped(mut pipe)) = self.pieces.remove(&start) {
                 if let Some(mut front) = front {
-                    pipe.splice_to(&mut front, at - start)?;
+                    let moved = pipe.splice_to(&mut front, at - start);
+                    let rest = start + front.buffered();
                     self.pieces.insert(start, PagePiece::Piped(front));
+                    if let Err(error) = moved {
+                        self.pieces.insert(rest, PagePiece::Piped(pipe));
+                        return Err(error);
+                    }
                 }
                 let moved = pipe.splice_to(to, next - at);
                 // Without room for all of it, the rest can still be taken.
@@ -194,6 +200,12 @@ impl PipedPages {
             at = next;
         }
         Ok(())
+    }
+
+    /// Copies all pieces that are in pipes, and returns the last error.
+    fn copy_pieces(&mut self) -> io::Result<()> {
+        let starts: Vec<usize> = self.pieces.keys().copied().collect();
+        starts.into_iter().fold(Ok(()), |result, start| self.copy_piece(start).and(result))
     }
 
     /// Copies the piece that starts at `start`, if it is in a pipe.
@@ -326,9 +338,8 @@ mod tests {
     #[test]
     fn bytes_that_do_not_fit_into_a_pipe_can_still_be_taken() {
         let budget = Budget::new(1 << 20);
-        let pipes = PipePool::new(1 << 20).unwrap();
         for copied in [false, true] {
-            let data = piped(&budget, &pipes);
+            let data = piped(&budget, &PipePool::new(1 << 20).unwrap());
             assert!(!copied || data.materialize(0..LEN));
             let mut small = PipePool::new(LEN / 4).unwrap().pipe().unwrap();
             let error = data.move_to_pipe(0..LEN, &mut small).unwrap_err();

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use crate::buffer::PipePool;
+use crate::capabilities;
 use crate::config::Config;
 use crate::read::SegmentPipes;
 
@@ -37,14 +38,21 @@ pub(super) struct PagePipes {
 /// So many slots of a pipe for packets, for each page of data: a packet of 1500 bytes takes one.
 const SLOTS_PER_PAGE: u64 = 4;
 
-/// An ordinary user's pipes have fewer slots. They suffice where packets are large, as between
-/// containers of one machine. The kernel limits the slots of all pipes of a user, to those of 64 such
-/// pipes by default, so these are a part of them.
-const MAX_USER_PIPES: u64 = 16;
-
-/// This part of the budget, at most, waits in packets. A page of a packet may be filled by a third,
-/// and is paid for by its data.
+/// This part of the budget, at most, waits in packets. A packet may fill only a third of its page,
+/// and the budget counts its data.
 const PACKETS_SHARE_OF_BUDGET: u64 = 4;
+
+/// The most pipes for packets: each has two descriptors.
+const MAX_PACKET_PIPES: u64 = 1024;
+
+/// Pipes for packets are this part, at most, of an ordinary user's pipes.
+const SHARE_OF_USER_PIPES: u64 = 4;
+
+/// The pages of all pipes of an ordinary user.
+const USER_PIPE_PAGES: &str = "/proc/sys/fs/pipe-user-pages-soft";
+
+/// The largest pipe for which the system's limit is raised, bytes.
+const MAX_RAISED: u64 = 16 << 20;
 
 /// The largest pipe that an unprivileged process may make, bytes.
 const PIPE_MAX_SIZE: &str = "/proc/sys/fs/pipe-max-size";
@@ -56,7 +64,12 @@ const PIPE_MAX_SIZE: &str = "/proc/sys/fs/pipe-max-size";
 /// If this process can have no pipes of this size.
 fn make_pipes<T>(bytes: u64, raise: bool, make: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match make() {
-        Err(error) if raise && io::Error::kind(&error) == io::ErrorKind::PermissionDenied => {
+        Err(error)
+            if raise
+                && bytes <= MAX_RAISED
+                && read_number(PIPE_MAX_SIZE).is_some_and(|limit| limit < bytes)
+                && io::Error::kind(&error) == io::ErrorKind::PermissionDenied =>
+        {
             std::fs::write(PIPE_MAX_SIZE, bytes.to_string())?;
             tracing::info!(bytes, "raised the kernel's limit {PIPE_MAX_SIZE}");
             make()
@@ -74,21 +87,37 @@ fn cached_pipes(segment: u64, request: u64, raise: bool) -> io::Result<(PipePool
     })
 }
 
-/// Pipes for the packets of `count` segments, and for replies of packets. Replies have as many slots
-/// as a segment; those that need more are copied.
-fn packet_pipes(segment: u64, count: u64, raise: bool) -> io::Result<(PipePool, PipePool)> {
-    let make = |bytes: u64, count: u64| {
-        let received = PipePool::with_limit(bytes as usize, count.max(1) as usize)?;
-        Ok((received, PipePool::new(bytes as usize)?))
+/// Pipes for the packets of `count` segments, and for replies of packets to requests of at most
+/// `request`. An ordinary user's pipes have fewer slots, and are fewer. They suffice where packets
+/// are large, as between containers of one machine.
+fn packet_pipes(
+    segment: u64,
+    request: u64,
+    count: u64,
+    raise: bool,
+) -> io::Result<(PipePool, PipePool)> {
+    let user_pages = match capabilities::has(capabilities::PIPES) {
+        true => u64::MAX,
+        false => read_number(USER_PIPE_PAGES).unwrap_or(u64::MAX),
     };
-    let bytes = segment * SLOTS_PER_PAGE;
-    make_pipes(bytes, raise, || make(bytes, count)).or_else(|error| {
-        let limit = std::fs::read_to_string(PIPE_MAX_SIZE).ok().and_then(|n| n.trim().parse().ok());
-        match limit {
-            Some(limit) if limit >= segment => make(limit, count.min(MAX_USER_PIPES)),
-            _ => Err(error),
-        }
+    let make = |most: u64| {
+        let bytes = (segment * SLOTS_PER_PAGE).min(most);
+        let of_user = user_pages / SHARE_OF_USER_PIPES / (bytes / page_size()).max(1);
+        let received = PipePool::with_limit(
+            bytes as usize,
+            count.min(of_user).clamp(1, MAX_PACKET_PIPES) as usize,
+        )?;
+        Ok((received, PipePool::new((request * SLOTS_PER_PAGE).min(most) as usize)?))
+    };
+    let most = segment.max(request) * SLOTS_PER_PAGE;
+    make_pipes(most, raise, || make(u64::MAX)).or_else(|error| match read_number(PIPE_MAX_SIZE) {
+        Some(limit) if limit >= segment => make(limit),
+        _ => Err(error),
     })
+}
+
+fn read_number(path: &str) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 fn page_size() -> u64 {
@@ -97,8 +126,7 @@ fn page_size() -> u64 {
 
 /// The largest request that the kernel makes, bytes: 256 pages if the sysctl is not there.
 fn max_kernel_request() -> u64 {
-    let pages = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
-    pages.ok().and_then(|pages| pages.trim().parse::<u64>().ok()).unwrap_or(256) * page_size()
+    read_number("/proc/sys/fs/fuse/max_pages_limit").unwrap_or(256) * page_size()
 }
 
 /// At least this many whole requests fit into the budget, whatever the kernel's limit for one
@@ -130,7 +158,7 @@ pub(super) fn page_pipes(config: &Config) -> PagePipes {
     }
     if config.replicas.iter().any(|replica| replica.location.export().is_some()) {
         let count = config.memory.budget / PACKETS_SHARE_OF_BUDGET / segment;
-        match packet_pipes(segment, count, raise) {
+        match packet_pipes(segment, request, count, raise) {
             Ok((received, replies)) => {
                 pools.segments.received = Some(received);
                 let other = pools.replies.take().filter(|other| other.bytes() > replies.bytes());

@@ -178,22 +178,32 @@ fn out_header(id: RequestId, len: usize) -> [u8; HEADER_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{Budget, BufferPool, size_class};
+    use crate::buffer::{Budget, BufferPool, SegmentData, size_class};
 
     #[test]
     fn a_reply_that_does_not_fit_into_a_pipe_is_copied_whole() {
         const LEN: usize = 100_000;
-        let bytes: Vec<u8> = (0..LEN).map(|i| (i / 7) as u8).collect();
+        let bytes: Vec<u8> = (0..2 * LEN).map(|i| (i / 7) as u8).collect();
         let budget = Budget::new(1 << 20);
-        let claim = budget.claim(size_class(LEN as u64)).unwrap();
-        let mut buffer = BufferPool::new(budget).allocate(LEN, claim).ok().unwrap();
-        buffer.copy_from_slice(&bytes);
-        let data = ReadData::from_buffer(buffer, LEN);
-        let mut pipe = PipePool::new(8 << 10).unwrap().pipe().unwrap();
-        pipe.write(&[1; HEADER_BYTES]).unwrap();
-        let error = data.move_to_pipe(&mut pipe).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        assert!(pipe.buffered() > HEADER_BYTES);
-        assert!(copy_back(&mut pipe, &data).unwrap() == bytes);
+        let buffers = BufferPool::new(budget.clone());
+        let pipes = PipePool::new(1 << 20).unwrap();
+        let segment = |part: &[u8]| {
+            let mut pipe = pipes.pipe().unwrap();
+            pipe.write(part).unwrap();
+            let claim = budget.claim(size_class(LEN as u64)).unwrap();
+            SegmentData::from_pipe(pipe, claim, buffers.clone())
+        };
+        // The pipe becomes full within the first segment, or the second.
+        for size in [8 << 10, 128 << 10] {
+            let parts = bytes.chunks(LEN).map(segment).map(|data| (data, 0..LEN));
+            let data = ReadData::from_segments(parts);
+            let mut pipe = PipePool::new(size).unwrap().pipe().unwrap();
+            pipe.write(&[1; HEADER_BYTES]).unwrap();
+            let error = data.move_to_pipe(&mut pipe).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            assert!(pipe.buffered() > HEADER_BYTES);
+            assert!(copy_back(&mut pipe, &data).unwrap() == bytes, "{size}");
+            drop((0..256).map(|_| pipes.pipe()).collect::<Vec<_>>());
+        }
     }
 }

@@ -65,6 +65,14 @@ impl ReadData {
         Self { parts: vec![(Arc::new(SegmentData::from_buffer(bytes)), 0..len)] }
     }
 
+    /// These parts of segments, in order.
+    #[cfg(test)]
+    pub(crate) fn from_segments(
+        parts: impl Iterator<Item = (SegmentData, std::ops::Range<usize>)>,
+    ) -> Self {
+        Self { parts: parts.map(|(data, part)| (Arc::new(data), part)).collect() }
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|(_, range)| range.len()).sum()
@@ -112,7 +120,9 @@ impl ReadData {
         for (data, range) in &self.parts {
             let skipped = at.saturating_sub(passed).min(range.len());
             passed += range.len();
-            data.append_to(range.start + skipped..range.end, bytes)?;
+            if skipped < range.len() {
+                data.append_to(range.start + skipped..range.end, bytes)?;
+            }
         }
         Ok(())
     }

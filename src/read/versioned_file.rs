@@ -71,6 +71,8 @@ pub struct VersionedFile {
     is_retired: AtomicBool,
     /// Whether segments that have been read are kept for other readers of the file.
     keep_segments: AtomicBool,
+    /// Whether its latest sequential reader takes small parts of them.
+    has_small_parts: AtomicBool,
     /// When a segment of it was last delivered.
     pub(super) last_delivery: DeliveryTime,
     /// Segments on which a read has just timed out.
@@ -130,6 +132,7 @@ impl VersionedFile {
             readers: AtomicUsize::new(1),
             is_retired: AtomicBool::new(false),
             keep_segments: AtomicBool::new(false),
+            has_small_parts: AtomicBool::default(),
             last_delivery: DeliveryTime::default(),
             timeouts: SegmentTimeouts::default(),
             tracer: params.tracer,
@@ -451,6 +454,16 @@ impl VersionedFile {
     /// kernel caches the file.
     pub fn set_keep_segments(&self, keep: bool) {
         self.keep_segments.store(keep, Ordering::Relaxed);
+    }
+
+    /// Records whether its sequential reader takes small parts of segments.
+    pub(super) fn set_small_parts(&self, small: bool) {
+        self.has_small_parts.store(small, Ordering::Relaxed);
+    }
+
+    /// Whether its sequential reader takes small parts of segments.
+    pub(super) fn has_small_parts(&self) -> bool {
+        self.has_small_parts.load(Ordering::Relaxed)
     }
 
     /// Whether segments that have been read are kept.

@@ -2,8 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::backend::DataRoom;
-use crate::buffer::{Buffer, BufferPool, Pipe, PipePool, Reservation, SegmentData};
+use crate::buffer::{Buffer, BufferPool, Pipe, Reservation, SegmentData};
 
 /// The room for a segment, in a pipe or in memory. It is taken when the first data comes, so that a
 /// server that hangs holds neither.
@@ -15,29 +14,70 @@ pub(super) struct SegmentRoom {
     len: usize,
     filled: usize,
     buffers: BufferPool,
-    /// Whether it had a pipe, which did not suffice.
-    has_copied: bool,
+    /// Whether a pipe was too small.
+    has_overflowed: bool,
 }
 
 enum Place {
-    /// Nothing has come.
-    Open(Option<PipePool>, Reservation),
+    /// No data has come, or there was no memory for it. `None` if even the claim is lost.
+    Untaken(Option<Reservation>),
     Memory(Buffer),
     Pipe(Pipe, Reservation),
-    /// There is no memory.
-    Nowhere(Option<Reservation>),
 }
 
 impl SegmentRoom {
-    /// Room for `len` bytes, in a pipe of `pipes` if that can be had, paid for by `claim`.
-    pub(super) fn new(
-        len: usize,
-        pipes: Option<PipePool>,
-        claim: Reservation,
-        buffers: &BufferPool,
-    ) -> Self {
-        let place = Place::Open(pipes, claim);
-        Self { place, len, filled: 0, buffers: buffers.clone(), has_copied: false }
+    /// Room for `len` bytes, paid for by `claim`.
+    pub(super) fn new(len: usize, claim: Reservation, buffers: &BufferPool) -> Self {
+        let place = Place::Untaken(Some(claim));
+        Self { place, len, filled: 0, buffers: buffers.clone(), has_overflowed: false }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.len - self.filled
+    }
+
+    /// The data of a reply begins. It goes into the pipe that `pipe` gives, if it gives one.
+    pub(super) fn begin(&mut self, pipe: impl FnOnce() -> Option<Pipe>) {
+        self.place = match self.take_place() {
+            Place::Pipe(pipe, claim) if pipe.buffered() == self.filled => Place::Pipe(pipe, claim),
+            // The bytes of a reply that was lost stand at its end.
+            Place::Pipe(pipe, claim) if self.filled > 0 => self.copy(pipe, claim),
+            Place::Pipe(_, claim) | Place::Untaken(Some(claim)) if self.filled == 0 => match pipe()
+            {
+                Some(pipe) => Place::Pipe(pipe, claim),
+                None => self.memory(claim),
+            },
+            other => other,
+        };
+    }
+
+    pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        match &self.place {
+            Place::Pipe(pipe, _) => Some(pipe.write_end()),
+            Place::Untaken(_) | Place::Memory(_) => None,
+        }
+    }
+
+    pub(super) fn add_piped(&mut self, bytes: usize) {
+        if let Place::Pipe(pipe, _) = &mut self.place {
+            pipe.add_buffered(bytes);
+        }
+    }
+
+    /// The memory beyond the bytes that have come, also if they have come into a pipe.
+    pub(super) fn use_memory(&mut self) -> Option<&mut [u8]> {
+        self.place = match self.take_place() {
+            Place::Pipe(pipe, claim) => {
+                self.has_overflowed = true;
+                self.copy(pipe, claim)
+            }
+            Place::Untaken(Some(claim)) => self.memory(claim),
+            other => other,
+        };
+        match &mut self.place {
+            Place::Memory(buffer) => Some(&mut buffer[self.filled..]),
+            Place::Pipe(..) | Place::Untaken(_) => None,
+        }
     }
 
     /// How much of the segment has come.
@@ -54,16 +94,16 @@ impl SegmentRoom {
         self.filled >= self.len
     }
 
-    /// Whether it had a pipe, which did not suffice.
-    pub(super) fn has_copied(&self) -> bool {
-        self.has_copied
+    /// Whether a pipe was too small.
+    pub(super) fn has_overflowed(&self) -> bool {
+        self.has_overflowed
     }
 
     pub(super) fn into_claim(self) -> Option<Reservation> {
         match self.place {
             Place::Memory(buffer) => Some(buffer.into_claim()),
-            Place::Open(_, claim) | Place::Pipe(_, claim) => Some(claim),
-            Place::Nowhere(claim) => claim,
+            Place::Pipe(_, claim) => Some(claim),
+            Place::Untaken(claim) => claim,
         }
     }
 
@@ -82,79 +122,28 @@ impl SegmentRoom {
         }
     }
 
-    /// Takes the pipe, or else memory.
-    fn use_pipe(&mut self, pipe: Option<Pipe>) {
-        let Some(pipe) = pipe else { return self.use_memory() };
-        self.place = match std::mem::replace(&mut self.place, Place::Nowhere(None)) {
-            Place::Open(_, claim) => Place::Pipe(pipe, claim),
-            other => other,
-        };
+    fn take_place(&mut self) -> Place {
+        std::mem::replace(&mut self.place, Place::Untaken(None))
     }
 
-    /// Takes memory, and copies the pipe's bytes there.
-    fn use_memory(&mut self) {
-        let (pipe, claim) = match std::mem::replace(&mut self.place, Place::Nowhere(None)) {
-            Place::Open(_, claim) => (None, claim),
-            Place::Pipe(pipe, claim) => (Some(pipe), claim),
-            other => {
-                self.place = other;
-                return;
-            }
-        };
-        self.has_copied = pipe.is_some();
-        self.place = match self.buffers.allocate(self.len, claim) {
-            Err(claim) => Place::Nowhere(Some(claim)),
-            Ok(buffer) => match pipe {
-                Some(pipe) => copy_out(pipe, buffer),
-                None => Place::Memory(buffer),
-            },
-        };
-    }
-}
-
-/// Moves the bytes in `pipe` to the beginning of `buffer`.
-fn copy_out(mut pipe: Pipe, mut buffer: Buffer) -> Place {
-    let piped = pipe.buffered();
-    match pipe.copy_out(&mut buffer[..piped]) {
-        Ok(()) => Place::Memory(buffer),
-        Err(_) => Place::Nowhere(Some(buffer.into_claim())),
-    }
-}
-
-impl DataRoom for SegmentRoom {
-    fn capacity(&self) -> usize {
-        self.len - self.filled
-    }
-
-    fn begin(&mut self) {
-        match &mut self.place {
-            Place::Open(pipes, _) => {
-                let pipe = pipes.take().and_then(|pipes| pipes.pipe().ok());
-                self.use_pipe(pipe);
-            }
-            Place::Pipe(pipe, _) if pipe.buffered() != self.filled => self.use_memory(),
-            Place::Pipe(..) | Place::Memory(_) | Place::Nowhere(_) => {}
+    fn memory(&self, claim: Reservation) -> Place {
+        match self.buffers.allocate(self.len, claim) {
+            Ok(buffer) => Place::Memory(buffer),
+            Err(claim) => Place::Untaken(Some(claim)),
         }
     }
 
-    fn pipe(&self) -> Option<BorrowedFd<'_>> {
-        match &self.place {
-            Place::Pipe(pipe, _) => Some(pipe.write_end()),
-            Place::Open(..) | Place::Memory(_) | Place::Nowhere(_) => None,
-        }
-    }
-
-    fn add_piped(&mut self, bytes: usize) {
-        if let Place::Pipe(pipe, _) = &mut self.place {
-            pipe.add_buffered(bytes);
-        }
-    }
-
-    fn memory(&mut self) -> Option<&mut [u8]> {
-        self.use_memory();
-        match &mut self.place {
-            Place::Memory(buffer) => Some(&mut buffer[self.filled..]),
-            Place::Open(..) | Place::Pipe(..) | Place::Nowhere(_) => None,
+    /// Memory that begins with the bytes of `pipe`.
+    fn copy(&self, mut pipe: Pipe, claim: Reservation) -> Place {
+        let mut buffer = match self.buffers.allocate(self.len, claim) {
+            Ok(buffer) => buffer,
+            // The bytes are lost: no later reply may follow them.
+            Err(_) => return Place::Untaken(None),
+        };
+        let piped = pipe.buffered();
+        match pipe.copy_out(&mut buffer[..piped]) {
+            Ok(()) => Place::Memory(buffer),
+            Err(_) => Place::Untaken(None),
         }
     }
 }
@@ -162,7 +151,7 @@ impl DataRoom for SegmentRoom {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{Budget, size_class};
+    use crate::buffer::{Budget, PipePool, size_class};
 
     const LEN: usize = 20_000;
 
@@ -170,10 +159,13 @@ mod tests {
         (0..LEN).map(|i| (i / 7) as u8).collect()
     }
 
-    fn room(buffers: &BufferPool) -> SegmentRoom {
-        let pipes = PipePool::new(1 << 20).unwrap();
+    fn new_room(buffers: &BufferPool) -> SegmentRoom {
         let claim = buffers.budget().claim(size_class(LEN as u64)).unwrap();
-        SegmentRoom::new(LEN, Some(pipes), claim, buffers)
+        SegmentRoom::new(LEN, claim, buffers)
+    }
+
+    fn pipe() -> Option<Pipe> {
+        PipePool::new(1 << 20).unwrap().pipe().ok()
     }
 
     fn put(room: &mut SegmentRoom, bytes: &[u8]) {
@@ -190,14 +182,13 @@ mod tests {
     #[test]
     fn a_segment_comes_in_several_replies() {
         let buffers = BufferPool::new(Budget::new(1 << 20));
-        let mut room = room(&buffers);
+        let mut room = new_room(&buffers);
         for part in bytes().chunks(7000) {
-            room.begin();
+            room.begin(pipe);
             put(&mut room, part);
             room.add_filled(part.len());
         }
         assert_eq!(buffers.allocated_bytes(), 0, "something was copied");
-        assert!(!room.has_copied());
         assert!(taken(room) == bytes());
     }
 
@@ -205,16 +196,21 @@ mod tests {
     fn bytes_of_a_lost_reply_are_no_part_of_the_segment() {
         let buffers = BufferPool::new(Budget::new(1 << 20));
         for filled in [0, 7000] {
-            let mut room = room(&buffers);
-            room.begin();
+            let mut room = new_room(&buffers);
+            room.begin(pipe);
             put(&mut room, &bytes()[..filled]);
             room.add_filled(filled);
-            room.begin();
+            room.begin(pipe);
             put(&mut room, &[0xee; 5000]);
-            room.begin();
-            assert!(room.has_copied() && room.pipe().is_none());
+            room.begin(pipe);
             assert_eq!(room.capacity(), LEN - filled);
-            room.memory().unwrap().copy_from_slice(&bytes()[filled..]);
+            // A pipe gives its bytes from its beginning only.
+            assert_eq!(room.pipe().is_some(), filled == 0);
+            assert!(!room.has_overflowed());
+            match filled {
+                0 => put(&mut room, &bytes()),
+                _ => room.use_memory().unwrap().copy_from_slice(&bytes()[filled..]),
+            }
             room.add_filled(LEN - filled);
             assert!(taken(room) == bytes(), "after {filled} bytes");
         }
@@ -223,34 +219,29 @@ mod tests {
     #[test]
     fn a_full_pipe_leaves_its_bytes_to_memory() {
         let buffers = BufferPool::new(Budget::new(1 << 20));
-        let mut room = room(&buffers);
-        room.begin();
+        let mut room = new_room(&buffers);
+        room.begin(pipe);
         put(&mut room, &bytes()[..5000]);
-        room.memory().unwrap()[5000..].copy_from_slice(&bytes()[5000..]);
+        room.use_memory().unwrap()[5000..].copy_from_slice(&bytes()[5000..]);
         room.add_filled(LEN);
+        assert!(room.has_overflowed());
         assert!(taken(room) == bytes());
     }
 
     #[test]
     fn nothing_is_held_before_data_comes() {
         let buffers = BufferPool::new(Budget::new(1 << 20));
-        let claim = buffers.budget().claim(size_class(LEN as u64)).unwrap();
-        let pipes = PipePool::with_limit(1 << 20, 1).unwrap();
-        let mut first = SegmentRoom::new(LEN, Some(pipes.clone()), claim, &buffers);
-        assert!(pipes.pipe().is_ok() && buffers.allocated_bytes() == 0);
-        first.begin();
-        let claim = buffers.budget().claim(size_class(LEN as u64)).unwrap();
-        let mut second = SegmentRoom::new(LEN, Some(pipes.clone()), claim, &buffers);
-        second.begin();
-        assert!(first.pipe().is_some() && second.pipe().is_none());
-        assert!(second.memory().is_some() && !second.has_copied());
+        let mut room = new_room(&buffers);
+        assert!(room.pipe().is_none() && buffers.allocated_bytes() == 0);
+        room.begin(|| None);
+        assert!(room.use_memory().is_some() && !room.has_overflowed());
     }
 
     #[test]
     fn an_incomplete_segment_gives_its_claim_back() {
         let buffers = BufferPool::new(Budget::new(1 << 20));
-        let mut room = room(&buffers);
-        room.begin();
+        let mut room = new_room(&buffers);
+        room.begin(pipe);
         put(&mut room, &bytes()[..5000]);
         room.add_filled(LEN);
         assert!(room.into_data().err().unwrap().is_some());

@@ -8,6 +8,7 @@
 //! *Invariant:* a connection's thread never waits: [`SubmittedAttempt::end`] makes no call that
 //! blocks.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -61,8 +62,7 @@ pub(super) fn begin(
     }
     let Some(call) = attempt.host().begin_threadless_call() else { return Err(attempt) };
     let Some(claim) = fetch.take_attempt_claim(*replica) else { return Err(attempt) };
-    let pipes = reader.packet_pipes.pipes_for(fetch, *replica);
-    let room = SegmentRoom::new(fetch.range.len() as usize, pipes, claim, &reader.buffers);
+    let room = SegmentRoom::new(fetch.range.len() as usize, claim, &reader.buffers);
     fetch.state.lock().tickets.push((*replica, call.ticket()));
     let patience = reader.policy.deadlines.while_responsive;
     let patient_until = Instant::now() + patience;
@@ -95,14 +95,15 @@ impl SubmittedAttempt {
     /// Ends the attempt.
     fn finish(self, result: Result<(), AttemptError>) {
         let Self { attempt, room, call, .. } = self;
-        // A server that was silent has answered nothing.
-        let silence = [Errno::TIMEDOUT, Errno::NOTCONN].map(|errno| BackendError::Os(errno).into());
+        // A server that was silent has answered nothing. Without memory, nothing may have been sent.
+        let silence = [Errno::TIMEDOUT, Errno::NOTCONN, Errno::NOMEM]
+            .map(|errno| BackendError::Os(errno).into());
         match result {
             Err(AttemptError::Unwanted) => drop(call),
             Err(error) if silence.contains(&error) => drop(call),
             _ => call.end_answered(),
         }
-        if room.has_copied() {
+        if room.has_overflowed() {
             attempt.reader.packet_pipes.pause(attempt.replica);
         }
         let result = match result {
@@ -114,13 +115,36 @@ impl SubmittedAttempt {
     }
 }
 
+impl DataRoom for SubmittedAttempt {
+    fn capacity(&self) -> usize {
+        self.room.capacity()
+    }
+
+    fn begin(&mut self) {
+        let StartedAttempt { reader, fetch, replica, .. } = &self.attempt;
+        self.room.begin(|| reader.packet_pipes.pipe_for(fetch, *replica));
+    }
+
+    fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.room.pipe()
+    }
+
+    fn add_piped(&mut self, bytes: usize) {
+        self.room.add_piped(bytes);
+    }
+
+    fn use_memory(&mut self) -> Option<&mut [u8]> {
+        self.room.use_memory()
+    }
+}
+
 impl SubmittedRead for SubmittedAttempt {
     fn offset(&self) -> u64 {
         self.attempt.fetch.range.start + self.room.filled() as u64
     }
 
     fn room(&mut self) -> &mut dyn DataRoom {
-        &mut self.room
+        self
     }
 
     /// While a request waits, the read may take as long as the request. Without one, it may still

@@ -25,7 +25,7 @@ pub trait DataRoom: Send {
 
     /// The memory that takes the data, and takes it from now on, with the data that was put into the
     /// pipe. `None` if there is no memory.
-    fn memory(&mut self) -> Option<&mut [u8]>;
+    fn use_memory(&mut self) -> Option<&mut [u8]>;
 }
 
 impl DataRoom for Vec<u8> {
@@ -33,7 +33,7 @@ impl DataRoom for Vec<u8> {
         self.len()
     }
 
-    fn memory(&mut self) -> Option<&mut [u8]> {
+    fn use_memory(&mut self) -> Option<&mut [u8]> {
         Some(self)
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn put(room: &mut dyn DataRoom, filled: usize, bytes: &[u8]) -> bool 
     if rest.is_empty() {
         return true;
     }
-    let Some(memory) = room.memory() else { return false };
+    let Some(memory) = room.use_memory() else { return false };
     memory[filled + piped..][..rest.len()].copy_from_slice(rest);
     true
 }
@@ -127,7 +127,7 @@ pub(super) mod tests {
             self.piped += bytes;
         }
 
-        fn memory(&mut self) -> Option<&mut [u8]> {
+        fn use_memory(&mut self) -> Option<&mut [u8]> {
             if !self.has_memory {
                 return None;
             }

@@ -41,7 +41,7 @@ impl Client {
             return self.0.submit_read(caller, PieceToRead { file, offset, sink }, is_unwanted);
         }
         // Several replies come at once, and a pipe takes one after the other.
-        let Some(memory) = sink.room().memory() else {
+        let Some(memory) = sink.room().use_memory() else {
             return sink.end(Err(RpcError::NoMemory.into()));
         };
         let pieces = wanted.div_ceil(piece.get());
@@ -191,7 +191,7 @@ impl DataRoom for LentBuffer {
         self.len
     }
 
-    fn memory(&mut self) -> Option<&mut [u8]> {
+    fn use_memory(&mut self) -> Option<&mut [u8]> {
         // SAFETY: `start` and `len` are those of a live mutable slice, see above.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start, self.len) })
     }

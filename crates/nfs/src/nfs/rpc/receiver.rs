@@ -18,7 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use super::pending::{DataReply, PendingCall, RpcError};
-use crate::nfs::data_room::put;
+use crate::nfs::data_room::{DataRoom, put};
 use crate::nfs::xdr::DecodeError;
 
 /// Room for replies without data, and for the beginning of a reply that follows data. More would
@@ -49,7 +49,7 @@ pub(crate) trait Calls {
 
 /// Where a connection's bytes come from: a socket that does not block.
 pub(crate) trait Source: Read {
-    /// Moves up to `len` bytes into `pipe`; `None` if that is full.
+    /// Moves up to `len` bytes into `pipe`; `None` if that takes nothing more.
     ///
     /// # Errors
     /// As those of a read.
@@ -71,7 +71,7 @@ pub(crate) struct Receiver {
 pub(crate) struct Received {
     /// 0 if the server has closed the connection.
     pub(crate) bytes: usize,
-    /// Whether the socket gave less than there was room for, so it is empty now.
+    /// Whether the socket gave less than was asked for: it is empty, or a pipe is full.
     pub(crate) is_all: bool,
 }
 
@@ -162,50 +162,27 @@ impl Receiver {
         self.start = 0;
         self.end = 0;
         let wanted = self.missing_data();
-        if wanted > 0 {
-            match self.fill_room(source, wanted)? {
-                Some(received) => return Ok(received),
-                None => self.fail_for_memory(calls),
+        if wanted > 0
+            && let Record::Data { call, filled, .. } = &mut self.record
+            && let Some(target) = call.data_target()
+        {
+            match receive_data(source, target.sink.room(), *filled, wanted, &mut self.inbox)? {
+                RoomFilled::Some { data, inbox, received } => {
+                    *filled += data;
+                    self.mark.left -= data;
+                    self.end = inbox;
+                    return Ok(received);
+                }
+                RoomFilled::NoMemory => {
+                    let record = std::mem::replace(&mut self.record, Record::Discarded);
+                    if let Some(call) = record.into_call() {
+                        fail_without_memory(call, calls);
+                    }
+                }
             }
         }
         self.end = source.read(&mut self.inbox)?;
         Ok(Received { bytes: self.end, is_all: self.end < INBOX })
-    }
-
-    /// The same, where `wanted` bytes of data follow. `None`, with nothing received, if there is no
-    /// memory for them.
-    fn fill_room(
-        &mut self,
-        source: &mut impl Source,
-        wanted: usize,
-    ) -> io::Result<Option<Received>> {
-        let Record::Data { call, filled, .. } = &mut self.record else { return Ok(None) };
-        let Some(target) = call.data_target() else { return Ok(None) };
-        let room = target.sink.room();
-        let piped = match room.pipe() {
-            Some(pipe) => source.splice_to(pipe, wanted)?,
-            None => None,
-        };
-        let (received, data, most) = if let Some(piped) = piped {
-            room.add_piped(piped);
-            (piped, piped, wanted)
-        } else {
-            let Some(memory) = room.memory() else { return Ok(None) };
-            let data = &mut memory[*filled..*filled + wanted];
-            let mut parts = [IoSliceMut::new(data), IoSliceMut::new(&mut self.inbox)];
-            let received = source.read_vectored(&mut parts)?;
-            (received, received.min(wanted), wanted + INBOX)
-        };
-        *filled += data;
-        self.mark.left -= data;
-        self.end = received - data;
-        Ok(Some(Received { bytes: received, is_all: received < most }))
-    }
-
-    fn fail_for_memory(&mut self, calls: &mut impl Calls) {
-        if let Some(call) = std::mem::replace(&mut self.record, Record::Discarded).into_call() {
-            self.record = fail(call, RpcError::NoMemory, calls);
-        }
     }
 
     /// Takes some bytes out of the inbox, or ends a record. Returns false if it needs more bytes.
@@ -292,7 +269,7 @@ impl Record {
                 if target.is_none_or(|target| put(target.sink.room(), filled, bytes)) {
                     Self::Data { call, head, filled: filled + bytes.len(), len }
                 } else {
-                    fail(call, RpcError::NoMemory, calls)
+                    fail_without_memory(call, calls)
                 }
             }
             Self::Discarded => Self::Discarded,
@@ -321,7 +298,10 @@ impl Record {
                         fail(call, RpcError::Malformed("more data than was asked for"), calls)
                     }
                     Ok(found) => {
-                        target.sink.room().begin();
+                        // Without data, it is an error, or the call is made again.
+                        if found.data > 0 {
+                            target.sink.room().begin();
+                        }
                         Self::Data { call, head, filled: 0, len: found.data }
                     }
                     Err(DecodeError::Short(more)) if more > needed && more <= MAX_HEAD => {
@@ -359,6 +339,46 @@ impl Record {
             Self::Begins | Self::Number(_) | Self::Discarded => None,
         }
     }
+}
+
+/// The result of [`receive_data`].
+enum RoomFilled {
+    /// So many bytes came into the room, and into the inbox.
+    Some { data: usize, inbox: usize, received: Received },
+    /// Nothing was received.
+    NoMemory,
+}
+
+/// Receives up to `wanted` bytes of data into the room, after its first `filled`. What follows them
+/// goes into the inbox.
+fn receive_data(
+    source: &mut impl Source,
+    room: &mut dyn DataRoom,
+    filled: usize,
+    wanted: usize,
+    inbox: &mut [u8],
+) -> io::Result<RoomFilled> {
+    if let Some(pipe) = room.pipe()
+        && let Some(piped) = source.splice_to(pipe, wanted)?
+    {
+        room.add_piped(piped);
+        let received = Received { bytes: piped, is_all: piped < wanted };
+        return Ok(RoomFilled::Some { data: piped, inbox: 0, received });
+    }
+    let Some(memory) = room.use_memory() else { return Ok(RoomFilled::NoMemory) };
+    let mut parts = [IoSliceMut::new(&mut memory[filled..filled + wanted]), IoSliceMut::new(inbox)];
+    let bytes = source.read_vectored(&mut parts)?;
+    let data = bytes.min(wanted);
+    let received = Received { bytes, is_all: bytes < wanted + INBOX };
+    Ok(RoomFilled::Some { data, inbox: bytes - data, received })
+}
+
+/// Fails a call for whose data there is no memory. The server has executed it.
+fn fail_without_memory(call: PendingCall, calls: &mut impl Calls) -> Record {
+    if let Some(receipt) = &call.receipt {
+        receipt.record_late_reply();
+    }
+    fail(call, RpcError::NoMemory, calls)
 }
 
 /// Fails a call because of its reply, whose rest is discarded.

@@ -8,8 +8,10 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketFlags, SocketType, bind, connect, recv, socket_with, sockopt,
+};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::receiver::Source;
@@ -90,12 +92,18 @@ impl Source for &TcpStream {
     fn splice_to(&mut self, pipe: BorrowedFd<'_>, len: usize) -> io::Result<Option<usize>> {
         let splice = || splice(&**self, None, pipe, None, len, SpliceFlags::NONBLOCK);
         match splice() {
-            // Either there are no bytes, or no room. Bytes may have come since.
-            Err(Errno::AGAIN) if ioctl_fionread(&**self)? > 0 => match splice() {
-                Err(Errno::AGAIN) => Ok(None),
-                other => Ok(Some(other?)),
-            },
-            other => Ok(Some(other?)),
+            Ok(moved) => return Ok(Some(moved)),
+            Err(Errno::INTR) => return Err(Errno::INTR.into()),
+            Err(Errno::AGAIN) => {}
+            // A read into memory tells whether it is the socket's.
+            Err(_) => return Ok(None),
+        }
+        // Either the socket has no bytes, or the pipe no room. In a full pipe the kernel does not look
+        // at the socket, which may have ended.
+        match recv(&**self, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT)? {
+            (_, 0) => Ok(Some(0)),
+            // They may have come since.
+            _ => Ok(splice().ok()),
         }
     }
 }
@@ -108,5 +116,50 @@ pub(super) fn finish_connect(socket: OwnedFd) -> io::Result<TcpStream> {
     match socket.local_addr()? == socket.peer_addr()? {
         true => Err(io::ErrorKind::ConnectionRefused.into()),
         false => Ok(socket),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::os::fd::AsFd;
+
+    use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+    use super::*;
+
+    #[test]
+    fn a_full_pipe_differs_from_an_empty_socket_and_from_one_that_has_ended() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (read, write) = pipe_with(PipeFlags::NONBLOCK).unwrap();
+        assert_eq!(fcntl_setpipe_size(&write, 4096), Ok(4096));
+        let splice = || (&socket).splice_to(write.as_fd(), 1 << 20);
+        let would_block = |result: io::Result<Option<usize>>| {
+            result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        let settled = |wanted: Option<usize>| {
+            let until = std::time::Instant::now() + Duration::from_secs(10);
+            loop {
+                match splice() {
+                    Ok(found) if found == wanted => return,
+                    other => assert!(would_block(other), "wanted {wanted:?}"),
+                }
+                assert!(std::time::Instant::now() < until, "wanted {wanted:?}");
+            }
+        };
+        assert!(would_block(splice()), "empty");
+        server.write_all(b"first").unwrap();
+        settled(Some(5));
+        assert!(would_block(splice()), "a full pipe, and an empty socket");
+        server.write_all(b"second").unwrap();
+        settled(None);
+        assert_eq!(rustix::io::read(&read, &mut [0; 5]), Ok(5));
+        settled(Some(6));
+        drop(server);
+        settled(Some(0));
     }
 }
