@@ -237,6 +237,7 @@ impl Reader {
             return completion.complete(Err(ReadError::Deadline));
         }
         file.expire_bans();
+        file.record_part(range.len());
         // Before the answer: the kernel sends the next request right after it, perhaps to another
         // thread. Readahead must see that request after this one.
         let advice = self.observe_read(file, handle, range, now);

@@ -205,7 +205,11 @@ impl PipedPages {
     /// Copies all pieces that are in pipes, and returns the last error.
     fn copy_pieces(&mut self) -> io::Result<()> {
         let starts: Vec<usize> = self.pieces.keys().copied().collect();
-        starts.into_iter().fold(Ok(()), |result, start| self.copy_piece(start).and(result))
+        let mut result = Ok(());
+        for start in starts {
+            result = self.copy_piece(start).and(result);
+        }
+        result
     }
 
     /// Copies the piece that starts at `start`, if it is in a pipe.

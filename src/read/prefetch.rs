@@ -8,7 +8,7 @@ use super::readahead::Advice;
 use super::small_reads::Overdraw;
 use super::split::{self, Piece};
 use super::{ReadHandle, Reader, reclaim};
-use crate::buffer::{MIN_SPLICE_BYTES, size_class};
+use crate::buffer::size_class;
 use crate::volume::ByteRange;
 
 impl Reader {
@@ -46,7 +46,6 @@ impl Reader {
         if advice.fetch.is_empty() {
             return;
         }
-        file.set_small_parts(range.len() < MIN_SPLICE_BYTES as u64);
         let mut fresh = Vec::new();
         let mut reached = advice.fetch.start;
         let announced = file.announce_segments();

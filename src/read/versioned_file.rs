@@ -11,7 +11,7 @@ mod replica_open;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -23,6 +23,7 @@ use super::replica_slot::{Descriptor, LastVersion, ReplicaSlot};
 use super::segment_timeouts::SegmentTimeouts;
 use super::tracer::Tracer;
 use crate::backend::{Attr, BackendFile, Credentials, Generation, PathKey};
+use crate::buffer::MIN_SPLICE_BYTES;
 use crate::placement::LocatedFile;
 use crate::volume::{
     AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet, VolumeMode,
@@ -71,8 +72,8 @@ pub struct VersionedFile {
     is_retired: AtomicBool,
     /// Whether segments that have been read are kept for other readers of the file.
     keep_segments: AtomicBool,
-    /// Whether its latest sequential reader takes small parts of them.
-    has_small_parts: AtomicBool,
+    /// The latest reads in a row that were small, up to [`SMALL_RUN`].
+    small_run: AtomicU8,
     /// When a segment of it was last delivered.
     pub(super) last_delivery: DeliveryTime,
     /// Segments on which a read has just timed out.
@@ -106,6 +107,9 @@ pub(super) struct FileParams {
     pub(super) tracer: Arc<Tracer>,
 }
 
+/// So many small reads in a row show that a file is read in small parts.
+const SMALL_RUN: u8 = 2;
+
 static NEXT_FILE_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl VersionedFile {
@@ -132,7 +136,7 @@ impl VersionedFile {
             readers: AtomicUsize::new(1),
             is_retired: AtomicBool::new(false),
             keep_segments: AtomicBool::new(false),
-            has_small_parts: AtomicBool::default(),
+            small_run: AtomicU8::new(0),
             last_delivery: DeliveryTime::default(),
             timeouts: SegmentTimeouts::default(),
             tracer: params.tracer,
@@ -456,14 +460,20 @@ impl VersionedFile {
         self.keep_segments.store(keep, Ordering::Relaxed);
     }
 
-    /// Records whether its sequential reader takes small parts of segments.
-    pub(super) fn set_small_parts(&self, small: bool) {
-        self.has_small_parts.store(small, Ordering::Relaxed);
+    /// Records a read of it.
+    pub(super) fn record_part(&self, bytes: u64) {
+        let before = self.small_run.load(Ordering::Relaxed);
+        let is_small = bytes < MIN_SPLICE_BYTES as u64;
+        let run = if is_small { SMALL_RUN.min(before + 1) } else { 0 };
+        if run != before {
+            self.small_run.store(run, Ordering::Relaxed);
+        }
     }
 
-    /// Whether its sequential reader takes small parts of segments.
+    /// Whether its readers take small parts of segments. A single small one may be the rest of a
+    /// large read.
     pub(super) fn has_small_parts(&self) -> bool {
-        self.has_small_parts.load(Ordering::Relaxed)
+        self.small_run.load(Ordering::Relaxed) >= SMALL_RUN
     }
 
     /// Whether segments that have been read are kept.
