@@ -237,7 +237,6 @@ impl Reader {
             return completion.complete(Err(ReadError::Deadline));
         }
         file.expire_bans();
-        file.record_part(range.len());
         // Before the answer: the kernel sends the next request right after it, perhaps to another
         // thread. Readahead must see that request after this one.
         let advice = self.observe_read(file, handle, range, now);
@@ -250,6 +249,7 @@ impl Reader {
             }
             CallerThread::Session(_) | CallerThread::MustQueue => GeneralRead::new(completion),
         };
+        file.record_part(range.len());
         let may_inline = matches!(thread, CallerThread::Session(_));
         let sink = Box::new(move |answer: Result<_, _>| {
             completion.complete(answer.map(ReadBytes::Segments));

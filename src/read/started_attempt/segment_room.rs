@@ -19,7 +19,7 @@ pub(super) struct SegmentRoom {
 }
 
 enum Place {
-    /// No data has come, or there was no memory for it. `None` if even the claim is lost.
+    /// No data has come, or there was no memory for it. `None` only while another one is made.
     Untaken(Option<Reservation>),
     Memory(Buffer),
     Pipe(Pipe, Reservation),
@@ -71,7 +71,8 @@ impl SegmentRoom {
                 self.has_overflowed = true;
                 self.copy(pipe, claim)
             }
-            Place::Untaken(Some(claim)) => self.memory(claim),
+            // Otherwise the bytes that have come would be missing.
+            Place::Untaken(Some(claim)) if self.filled == 0 => self.memory(claim),
             other => other,
         };
         match &mut self.place {
@@ -137,13 +138,12 @@ impl SegmentRoom {
     fn copy(&self, mut pipe: Pipe, claim: Reservation) -> Place {
         let mut buffer = match self.buffers.allocate(self.len, claim) {
             Ok(buffer) => buffer,
-            // The bytes are lost: no later reply may follow them.
-            Err(_) => return Place::Untaken(None),
+            Err(claim) => return Place::Untaken(Some(claim)),
         };
         let piped = pipe.buffered();
         match pipe.copy_out(&mut buffer[..piped]) {
             Ok(()) => Place::Memory(buffer),
-            Err(_) => Place::Untaken(None),
+            Err(_) => Place::Untaken(Some(buffer.into_claim())),
         }
     }
 }
