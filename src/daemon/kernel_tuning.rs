@@ -98,7 +98,8 @@ fn packet_pipes(
 ) -> io::Result<(PipePool, PipePool)> {
     let user_pages = match capabilities::has(capabilities::PIPES) {
         true => u64::MAX,
-        false => read_number(USER_PIPE_PAGES).unwrap_or(u64::MAX),
+        // 0 is no limit.
+        false => read_number(USER_PIPE_PAGES).filter(|pages| *pages > 0).unwrap_or(u64::MAX),
     };
     let make = |most: u64| {
         let bytes = (segment * SLOTS_PER_PAGE).min(most);

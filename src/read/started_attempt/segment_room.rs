@@ -19,16 +19,18 @@ pub(super) struct SegmentRoom {
 }
 
 enum Place {
-    /// No data has come, or there was no memory for it. `None` only while another one is made.
-    Untaken(Option<Reservation>),
+    /// No data has come.
+    Untaken(Reservation),
     Memory(Buffer),
     Pipe(Pipe, Reservation),
+    /// There was no memory. `None` only while another place is made.
+    Failed(Option<Reservation>),
 }
 
 impl SegmentRoom {
     /// Room for `len` bytes, paid for by `claim`.
     pub(super) fn new(len: usize, claim: Reservation, buffers: &BufferPool) -> Self {
-        let place = Place::Untaken(Some(claim));
+        let place = Place::Untaken(claim);
         Self { place, len, filled: 0, buffers: buffers.clone(), has_overflowed: false }
     }
 
@@ -42,11 +44,12 @@ impl SegmentRoom {
             Place::Pipe(pipe, claim) if pipe.buffered() == self.filled => Place::Pipe(pipe, claim),
             // The bytes of a reply that was lost stand at its end.
             Place::Pipe(pipe, claim) if self.filled > 0 => self.copy(pipe, claim),
-            Place::Pipe(_, claim) | Place::Untaken(Some(claim)) if self.filled == 0 => match pipe()
-            {
-                Some(pipe) => Place::Pipe(pipe, claim),
-                None => self.memory(claim),
-            },
+            Place::Pipe(lost, claim) => {
+                drop(lost);
+                self.new_place(pipe(), claim)
+            }
+            Place::Untaken(claim) => self.new_place(pipe(), claim),
+            Place::Failed(Some(claim)) if self.filled == 0 => self.new_place(pipe(), claim),
             other => other,
         };
     }
@@ -54,7 +57,7 @@ impl SegmentRoom {
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         match &self.place {
             Place::Pipe(pipe, _) => Some(pipe.write_end()),
-            Place::Untaken(_) | Place::Memory(_) => None,
+            Place::Untaken(_) | Place::Memory(_) | Place::Failed(_) => None,
         }
     }
 
@@ -71,13 +74,12 @@ impl SegmentRoom {
                 self.has_overflowed = true;
                 self.copy(pipe, claim)
             }
-            // Otherwise the bytes that have come would be missing.
-            Place::Untaken(Some(claim)) if self.filled == 0 => self.memory(claim),
+            Place::Untaken(claim) => self.new_place(None, claim),
             other => other,
         };
         match &mut self.place {
             Place::Memory(buffer) => Some(&mut buffer[self.filled..]),
-            Place::Pipe(..) | Place::Untaken(_) => None,
+            Place::Pipe(..) | Place::Untaken(_) | Place::Failed(_) => None,
         }
     }
 
@@ -103,8 +105,8 @@ impl SegmentRoom {
     pub(super) fn into_claim(self) -> Option<Reservation> {
         match self.place {
             Place::Memory(buffer) => Some(buffer.into_claim()),
-            Place::Pipe(_, claim) => Some(claim),
-            Place::Untaken(claim) => claim,
+            Place::Pipe(_, claim) | Place::Untaken(claim) => Some(claim),
+            Place::Failed(claim) => claim,
         }
     }
 
@@ -124,13 +126,17 @@ impl SegmentRoom {
     }
 
     fn take_place(&mut self) -> Place {
-        std::mem::replace(&mut self.place, Place::Untaken(None))
+        std::mem::replace(&mut self.place, Place::Failed(None))
     }
 
-    fn memory(&self, claim: Reservation) -> Place {
-        match self.buffers.allocate(self.len, claim) {
-            Ok(buffer) => Place::Memory(buffer),
-            Err(claim) => Place::Untaken(Some(claim)),
+    /// The pipe, or else memory.
+    fn new_place(&self, pipe: Option<Pipe>, claim: Reservation) -> Place {
+        match pipe {
+            Some(pipe) => Place::Pipe(pipe, claim),
+            None => match self.buffers.allocate(self.len, claim) {
+                Ok(buffer) => Place::Memory(buffer),
+                Err(claim) => Place::Failed(Some(claim)),
+            },
         }
     }
 
@@ -138,12 +144,12 @@ impl SegmentRoom {
     fn copy(&self, mut pipe: Pipe, claim: Reservation) -> Place {
         let mut buffer = match self.buffers.allocate(self.len, claim) {
             Ok(buffer) => buffer,
-            Err(claim) => return Place::Untaken(Some(claim)),
+            Err(claim) => return Place::Failed(Some(claim)),
         };
         let piped = pipe.buffered();
         match pipe.copy_out(&mut buffer[..piped]) {
             Ok(()) => Place::Memory(buffer),
-            Err(_) => Place::Untaken(Some(buffer.into_claim())),
+            Err(_) => Place::Failed(Some(buffer.into_claim())),
         }
     }
 }

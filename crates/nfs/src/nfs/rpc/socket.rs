@@ -93,17 +93,20 @@ impl Source for &TcpStream {
         let splice = || splice(&**self, None, pipe, None, len, SpliceFlags::NONBLOCK);
         match splice() {
             Ok(moved) => return Ok(Some(moved)),
-            Err(Errno::INTR) => return Err(Errno::INTR.into()),
             Err(Errno::AGAIN) => {}
-            // A read into memory tells whether it is the socket's.
-            Err(_) => return Ok(None),
+            // This kernel cannot do it, or not now.
+            Err(Errno::INVAL | Errno::NOMEM | Errno::NOSYS | Errno::PERM) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
         // Either the socket has no bytes, or the pipe no room. In a full pipe the kernel does not look
         // at the socket, which may have ended.
         match recv(&**self, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT)? {
             (_, 0) => Ok(Some(0)),
             // They may have come since.
-            _ => Ok(splice().ok()),
+            _ => match splice() {
+                Err(Errno::AGAIN) => Ok(None),
+                moved => Ok(Some(moved?)),
+            },
         }
     }
 }
