@@ -1,6 +1,7 @@
 //! Changes: the write replica makes each of them once; and their results if they fail, hang or are
 //! slow.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -235,6 +236,16 @@ fn session_threads_in_changes() -> Vec<String> {
 /// inside one.
 #[test]
 fn a_quick_change_that_hangs_holds_a_session_thread_that_says_so() {
+    // How quick a replica is, the load of the machine decides too.
+    let until = Instant::now() + PATIENCE;
+    while !change_that_hangs_holds_a_session_thread() {
+        assert!(Instant::now() < until, "no session thread was ever inside the change");
+    }
+}
+
+/// Returns false if a thread of the replica's pool made the change.
+fn change_that_hangs_holds_a_session_thread() -> bool {
+    let is_held = Cell::new(false);
     attempts(|| {
         let rig = rig(LESS_IMPATIENT);
         for i in 0..20 {
@@ -247,7 +258,7 @@ fn a_quick_change_that_hangs_holds_a_session_thread_that_says_so() {
         assert_eq!(errno(fs::create_dir(rig.at("late"))), Some(Errno::TIMEDOUT));
         let mut held = session_threads_in_changes();
         held.retain(|thread| !begun.contains(thread));
-        assert!(!held.is_empty(), "no session thread is inside the change");
+        is_held.set(!held.is_empty());
         rig.eventually("the status shows it", |status| status.replicas[1].hung_threads == 1);
         assert_eq!(insist(|| fs::read(rig.at("old"))).len(), 3 * MIB, "reads go on");
         insist(|| fs::create_dir(rig.at("next")));
@@ -260,6 +271,7 @@ fn a_quick_change_that_hangs_holds_a_session_thread_that_says_so() {
         }
         rig.expect_quiet();
     });
+    is_held.get()
 }
 
 #[test]
