@@ -35,7 +35,7 @@ pub(super) struct PagePipes {
     pub(super) replies: Option<PipePool>,
 }
 
-/// So many slots of a pipe for packets, for each page of data: a packet of 1500 bytes takes one.
+/// The slots of a pipe for packets, for each page of data: a packet of 1500 bytes takes one slot.
 const SLOTS_PER_PAGE: u64 = 4;
 
 /// This part of the budget, at most, waits in packets. A packet may fill only a third of its page,

@@ -364,8 +364,8 @@ pub(super) struct Fuse {
     #[schemars(extend("default" = defaults::KERNEL_TUNING))]
     pub(super) kernel_tuning: Option<bool>,
     /// Pass pages of a replica's page cache, and packets of exports, to the kernel without a copy.
-    /// Needs pipes of 2 MiB, for packets of 1500 bytes 4 MiB (more with larger segments): root may have them,
-    /// other users up to `/proc/sys/fs/pipe-max-size`. Otherwise fanfs copies.
+    /// Needs pipes of 2 MiB, for packets of 1500 bytes 4 MiB (more with larger segments): root may
+    /// have them, other users up to `/proc/sys/fs/pipe-max-size`. Otherwise fanfs copies.
     #[schemars(extend("default" = defaults::SPLICE))]
     pub(super) splice: Option<bool>,
     /// The kernel's readahead for this mount; needs root and `kernel_tuning`. fanfs reads ahead

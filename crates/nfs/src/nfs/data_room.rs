@@ -53,7 +53,7 @@ pub(super) fn put(room: &mut dyn DataRoom, filled: usize, bytes: &[u8]) -> bool 
 }
 
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) mod tests {
+pub(super) mod test_room {
     use std::os::fd::{AsFd, OwnedFd};
 
     use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::blocking::decode_results;
 use super::data_room::DataRoom;
-use super::data_room::tests::{TestRoom, UNTOUCHED};
+use super::data_room::test_room::{TestRoom, UNTOUCHED};
 use super::error::NfsError;
 use super::mount;
 use super::procedures::{Page, Position};

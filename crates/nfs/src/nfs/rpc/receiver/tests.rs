@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::nfs::data_room::DataRoom;
-use crate::nfs::data_room::tests::TestRoom;
+use crate::nfs::data_room::test_room::TestRoom;
 use crate::nfs::rpc::decode_header;
 use crate::nfs::rpc::pending::{Again, DataHead, DataSink, DataTarget, ReplyTarget};
 use crate::nfs::xdr::Decoder;
